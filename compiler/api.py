@@ -245,8 +245,8 @@ def reset() -> None:
     from .frontend import hook
     from .runtime import output_pool
 
-    for r in engines:
-        e = r()
+    for engine in engines:
+        e = engine()
         if e is not None:
             e.reset()
     hook.reset()

@@ -311,9 +311,9 @@ def _article(opt: Option) -> str:
 
 def _initial() -> dict[str, Any]:
     out = {}
-    for o in OPTIONS.values():
-        raw = os.environ.get(o.env) if o.env else None
-        out[o.name] = o.default if raw is None else check(o.name, raw)
+    for option in OPTIONS.values():
+        raw = os.environ.get(option.env) if option.env else None
+        out[option.name] = option.default if raw is None else check(option.name, raw)
     return out
 
 
@@ -328,7 +328,7 @@ def defaults() -> dict[str, Any]:
 @contextmanager
 def patch(**changes: Any) -> Iterator[None]:
     """Set defaults for the length of a with-block: `with config.patch(disable_fusion=True): ...`"""
-    new = {k: check(k, v) for k, v in changes.items()}
+    new = {key: check(key, change) for key, change in changes.items()}
     old = {k: _values[k] for k in new}
     _values.update(new)
     try:
@@ -375,7 +375,7 @@ class Options:
             raise OptionError(f"dynamic is None, True or False, got {dynamic!r}")
         if options is not None and not isinstance(options, dict):
             raise OptionError(f"options is a dict such as {{'max_autotune': True}}, got {type(options).__name__}")
-        given = {k: check(k, v) for k, v in (options or {}).items()}
+        given = {key: check(key, value) for key, value in (options or {}).items()}
         if backend == "cudagraphs":  # this compiler's kernels, replayed
             backend, given = "tcompile", {"cudagraphs": True, **given}
         return cls(mode or "default", backend, fullgraph, dynamic, given)
@@ -416,7 +416,7 @@ def options_number(opts: Options, to_backend: bool, replaced: tuple) -> int:
     filtered = 0 if choose is None else _object_number(choose)
     if backend is None or filtered is None:
         return next(_numbers)
-    given = tuple(sorted((k, repr(v)) for k, v in opts.given.items()))
+    given = tuple(sorted((k, repr(value)) for k, value in opts.given.items()))
     key = (opts.mode, backend, opts.fullgraph, opts.dynamic, given, filtered, replaced)
     return _number_of.setdefault(key, next(_numbers))
 

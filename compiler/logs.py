@@ -44,19 +44,19 @@ def set_logs(*, all: bool | int | None = None, **names: bool | int) -> None:
     Names: graph, aten, graph_breaks, guards, recompiles, output_code, fusion, autotuning, schedule. Raises OptionError
     for another.
     """
-    for n, value in {**names, **({"all": all} if all is not None else {})}.items():
-        if n not in LOGS and n != "all":
-            raise OptionError(f"set_logs: unknown log {n!r}.{_hint(n)}")
+    for key, value in {**names, **({"all": all} if all is not None else {})}.items():
+        if key not in LOGS and key != "all":
+            raise OptionError(f"set_logs: unknown log {key!r}.{_hint(key)}")
         if not isinstance(value, (bool, int)):
-            raise OptionError(f"set_logs: {n} is True, False or a logging level, got {value!r}")
+            raise OptionError(f"set_logs: {key} is True, False or a logging level, got {value!r}")
     if all is None and not names:
         _on.clear()
-    for n, value in {**(dict.fromkeys(LOGS, all) if all is not None else {}), **names}.items():
+    for key, value in {**(dict.fromkeys(LOGS, all) if all is not None else {}), **names}.items():
         if value is False or value is None:
-            _on.pop(n, None)
+            _on.pop(key, None)
         else:
-            _on[n] = logging.INFO if value is True else int(value)
-            logging.getLogger(f"tcompile.{n}").setLevel(_on[n])
+            _on[key] = logging.INFO if value is True else int(value)
+            logging.getLogger(f"tcompile.{key}").setLevel(_on[key])
     _install()
 
 
@@ -115,11 +115,11 @@ def _ensure_handler() -> None:
         _root.propagate = False
 
 
-def _listen(e: events.Event) -> None:
-    for name, write in _WRITERS.get(e.kind, ()):
+def _listen(event: events.Event) -> None:
+    for name, write in _WRITERS.get(event.kind, ()):
         level = _on.get(name)
         if level is not None:
-            text = write(e, level <= logging.DEBUG)
+            text = write(event, level <= logging.DEBUG)
             if text:
                 logging.getLogger(f"tcompile.{name}").log(max(level, logging.INFO), "%s", text)
 
@@ -133,13 +133,13 @@ def _graph_text(title: str, graph: Any, inputs: Any = ()) -> str:
     nodes = nodes_of(graph, {i.name for i in inputs if getattr(i, "static", False)}, label)
     names = [n.name for n in nodes]
     out = [title]
-    for n in nodes:
-        args = n.args
-        for k in reversed(range(len(n.inputs))):
-            args = args.replace(f"%{k}", names[n.inputs[k]])
-        shape = f": {n.dtype}{n.shape}" if n.shape is not None else ""
-        line = f"   # {n.file}:{n.line}" if n.line else ""
-        out.append(f"    {n.name}{shape} = {n.op}({args}){line}")
+    for node in nodes:
+        args = node.args
+        for k in reversed(range(len(node.inputs))):
+            args = args.replace(f"%{k}", names[node.inputs[k]])
+        shape = f": {node.dtype}{node.shape}" if node.shape is not None else ""
+        line = f"   # {node.file}:{node.line}" if node.line else ""
+        out.append(f"    {node.name}{shape} = {node.op}({args}){line}")
     return "\n".join(out)
 
 
@@ -167,9 +167,9 @@ def _guards(result: Any, more: bool) -> str:
 
     guards = result.guards
     out = [f"{plural(len(guards), 'guard')} of {result.code.co_qualname}"]
-    for g in guards:
-        where = f"   # {g.file}:{g.line} {g.why}".rstrip() if more and g.line else ""
-        out.append(f"    {guard_text(g)}" + (f" [{g.kind}, {guard_class(g)}]" if more else "") + where)
+    for guard in guards:
+        where = f"   # {guard.file}:{guard.line} {guard.why}".rstrip() if more and guard.line else ""
+        out.append(f"    {guard_text(guard)}" + (f" [{guard.kind}, {guard_class(guard)}]" if more else "") + where)
     return "\n".join(out)
 
 
@@ -231,7 +231,9 @@ def _schedule(e: Any, more: bool) -> str:
         if not isinstance(e.facts.get("kernels"), int)
         else [str(e.kernels)]
     )
-    memory = {k: v for k, v in (e.facts.get("memory") or {}).items() if more or k not in ("buffers", "plan")}
+    memory = {
+        key: value for key, value in (e.facts.get("memory") or {}).items() if more or key not in ("buffers", "plan")
+    }
     return (
         f"kernels: {', '.join(kernels) or 'none'}\n    library calls:"
         f" {', '.join(map(str, e.facts.get('extern') or ())) or 'none'}\n    memory: {memory}"

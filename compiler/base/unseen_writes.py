@@ -24,6 +24,6 @@ def note() -> None:
     _count += 1
 
 
-def copy_unseen(t: torch.Tensor, value: torch.Tensor) -> None:
+def copy_unseen(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Write to a tensor as through its `data`: its version stays."""
-    t.data.copy_(value)
+    tensor.data.copy_(value)

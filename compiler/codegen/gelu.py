@@ -71,19 +71,19 @@ _DERIVATIVE = op("add", _times(0.5, _ERF_PLUS_ONE), op("mul", _X, _DENSITY))
 _PLUS_ONE = op("add", Same("function", Either((op("erf", _X), op("tanh", _X)))), 1)
 
 
-def plus_one(v: Value) -> tuple[str, Value] | None:
-    """("erf" | "tanh", its operand) where `v` is one of them plus 1: the sum keeps its digits where the terms
+def plus_one(value: Value) -> tuple[str, Value] | None:
+    """("erf" | "tanh", its operand) where `value` is one of them plus 1: the sum keeps its digits where the terms
     cancel.
     """
-    found = match(_PLUS_ONE, v)
+    found = match(_PLUS_ONE, value)
     return None if found is None else (found["function"].op, found["x"])
 
 
-def gelu(v: Value) -> Value | None:
-    """x where `v` is x / 2 * (erf(x / sqrt(2)) + 1)."""
-    return (match(_GELU, v) or {}).get("x")
+def gelu(value: Value) -> Value | None:
+    """x where `value` is x / 2 * (erf(x / sqrt(2)) + 1)."""
+    return (match(_GELU, value) or {}).get("x")
 
 
-def derivative(v: Value) -> Value | None:
-    """x where `v` is (erf(x / sqrt(2)) + 1) / 2 + x exp(-x * x / 2) / sqrt(2 pi)."""
-    return (match(_DERIVATIVE, v) or {}).get("x")
+def derivative(value: Value) -> Value | None:
+    """x where `value` is (erf(x / sqrt(2)) + 1) / 2 + x exp(-x * x / 2) / sqrt(2 pi)."""
+    return (match(_DERIVATIVE, value) or {}).get("x")

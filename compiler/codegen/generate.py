@@ -61,7 +61,7 @@ def cuda_index(schedule: Schedule) -> int | None:
         cuda = [d for d in devices if d.type == "cuda"]
         return (cuda[0].index or 0) if cuda else None
     if len(devices) > 1:
-        where = ", ".join(f"{name} on {d}" for d, name in devices.items())
+        where = ", ".join(f"{name} on {key}" for key, name in devices.items())
         raise NotImplementedError(f"one kernel would need tensors on several devices ({where})")
     device = next(iter(devices))
     return None if device.type == "cpu" else device.index or 0
@@ -120,10 +120,10 @@ def generate_kernels(
     for step in schedule.steps:
         if isinstance(step, Launch):
             k = kernels[kernel_of[id(step)]]
-            if k.source.numbers or language == "triton" and any(is_number(str(s)) for s in step.kernel.sizes):
+            if k.source.numbers or language == "triton" and any(is_number(str(size)) for size in step.kernel.sizes):
                 pass_numbers(step, k.source.numbers)
                 k.kernel = step.kernel
-    names = {i: kernels[p].name for i, p in kernel_of.items()}
+    names = {i: kernels[value].name for i, value in kernel_of.items()}
     return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, cuda), target, cuda=cuda)
 
 

@@ -50,4 +50,4 @@ class Generated:
         return self.kernels[self.kernel_of[id(launch)]]
 
     def __str__(self) -> str:
-        return "\n".join([*(k.source.text for k in self.kernels), self.host.source])
+        return "\n".join([*(kernel.source.text for kernel in self.kernels), self.host.source])

@@ -26,23 +26,23 @@ class GuardedValues:
         self._known = known
         self._careful: dict[int, bool] = {}
 
-    def key(self, v: Value, guard: Guard) -> tuple:
-        return (v.id, tuple(g.id for g in guard))
+    def key(self, value: Value, guard: Guard) -> tuple:
+        return (value.id, tuple(g.id for g in guard))
 
-    def guard_of(self, v: Value, guard: Guard) -> Guard:
-        """The conditions that matter to `v`: all to what takes care or needs what does, none to the rest."""
-        return guard if guard and self._careful.get(v.id, True) else ()
+    def guard_of(self, value: Value, guard: Guard) -> Guard:
+        """The conditions that matter to `value`: all to what takes care or needs what does, none to the rest."""
+        return guard if guard and self._careful.get(value.id, True) else ()
 
-    def takes_care(self, v: Value) -> bool:
-        return v.op in self.CARE
+    def takes_care(self, value: Value) -> bool:
+        return value.op in self.CARE
 
-    def operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
-        """What has to stand before `v` under its guard: arguments first, then conditions that its own text asks."""
-        if v.op == "masked":
-            cond, a, b = v.args
+    def operands(self, value: Value, guard: Guard) -> list[tuple[Value, Guard]]:
+        """What has to stand before `value` under its guard: arguments first, then conditions that its own text asks."""
+        if value.op == "masked":
+            cond, a, b = value.args
             return [(cond, guard), (a, (*guard, cond)), (b, guard)]
-        needs = [(a, guard) for a in v.args]
-        if guard and v.op in self.CARE:
+        needs = [(arg, guard) for arg in value.args]
+        if guard and value.op in self.CARE:
             needs += [(g, guard[:k]) for k, g in enumerate(guard)]
         return needs
 
@@ -51,10 +51,10 @@ class GuardedValues:
         roots = list(roots)
         for v in walk(roots):
             if v.id not in self._careful:
-                self._careful[v.id] = self.takes_care(v) or any(self._careful[a.id] for a in v.args)
+                self._careful[v.id] = self.takes_care(v) or any(self._careful[arg.id] for arg in v.args)
         seen: set[tuple] = set()
         out: list[tuple[Value, Guard]] = []
-        stack: list[tuple[Value, Guard, bool]] = [(r, (), False) for r in reversed(roots)]
+        stack: list[tuple[Value, Guard, bool]] = [(root, (), False) for root in reversed(roots)]
         while stack:
             v, guard, done = stack.pop()
             guard = self.guard_of(v, guard)

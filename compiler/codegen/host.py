@@ -99,9 +99,9 @@ class _HostPrinter:
                 self._line(f"increment_version({self.inputs[i]})")
         if s.uncounted:
             self._line(f"{self._global('note_unseen', unseen_writes.note)}()")
-        outputs = [self._output(o) for o in s.outputs]
-        for k, n in s.changed_results().items():
-            outputs[k] = f"{self._global('changed', changed)}({outputs[k]}, {n})"
+        outputs = [self._output(output) for output in s.outputs]
+        for key, n in s.changed_results().items():
+            outputs[key] = f"{self._global('changed', changed)}({outputs[key]}, {n})"
         body = self.text
         if self.writing is not None:  # what fails from here on is not to be run again
             body = [
@@ -149,13 +149,13 @@ class _HostPrinter:
     def _line(self, text: str, why: str = "") -> None:
         self.text.append(f"{text:<60}  # {comment(why)}" if why else text)
 
-    def _buffer(self, b: Buffer) -> str:
-        name = self.of.get(id(b))
+    def _buffer(self, buffer: Buffer) -> str:
+        name = self.of.get(id(buffer))
         if name is None:
-            if b.name in self.s.constants:
-                name = self.of[id(b)] = identifier(b.name)
+            if buffer.name in self.s.constants:
+                name = self.of[id(buffer)] = identifier(buffer.name)
             else:
-                raise InternalError(f"host plan: buffer {b.name} is used before it is made")
+                raise InternalError(f"host plan: buffer {buffer.name} is used before it is made")
         return name
 
     def _size(self, e: Any) -> str:
@@ -169,42 +169,42 @@ class _HostPrinter:
     def _steps(self) -> None:
         steps = self.s.steps
         reused_later: dict[int, int] = {}
-        for s in steps:
-            if isinstance(s, Alloc) and s.reuse is not None:
-                reused_later[id(s.reuse)] = reused_later.get(id(s.reuse), 0) + 1
+        for step in steps:
+            if isinstance(step, Alloc) and step.reuse is not None:
+                reused_later[id(step.reuse)] = reused_later.get(id(step.reuse), 0) + 1
         returned, first_lasting = self._returned(), self.s.first_lasting()
         last_read = self._last_reads()
         handed_on: dict[
             int, tuple[Buffer, str]
         ] = {}  # memory that a later buffer took over: its name goes after its last read
-        for at, s in enumerate(steps):
-            if s is first_lasting:
+        for at, step in enumerate(steps):
+            if step is first_lasting:
                 self.writing = len(self.text)
-            if isinstance(s, Alloc):
-                self._alloc(s)
-                if s.reuse is not None:
-                    reused_later[id(s.reuse)] -= 1
-                    if not reused_later[id(s.reuse)] and id(s.reuse) not in returned:
-                        handed_on[id(s.reuse)] = (s.reuse, self.of[id(s.buffer)])
-            elif isinstance(s, Free):
-                if not reused_later.get(id(s.buffer)) and id(s.buffer) not in returned:
-                    self._delete(s.buffer, None)
-            elif isinstance(s, Launch):
+            if isinstance(step, Alloc):
+                self._alloc(step)
+                if step.reuse is not None:
+                    reused_later[id(step.reuse)] -= 1
+                    if not reused_later[id(step.reuse)] and id(step.reuse) not in returned:
+                        handed_on[id(step.reuse)] = (step.reuse, self.of[id(step.buffer)])
+            elif isinstance(step, Free):
+                if not reused_later.get(id(step.buffer)) and id(step.buffer) not in returned:
+                    self._delete(step.buffer, None)
+            elif isinstance(step, Launch):
                 args = (
-                    [self._buffer(b) for b in (*s.inputs, *s.outputs)]
-                    + [self._size(e) for e in s.sizes]
-                    + [self._param(p) for p in s.params]
+                    [self._buffer(b) for b in (*step.inputs, *step.outputs)]
+                    + [self._size(size) for size in step.sizes]
+                    + [self._param(param) for param in step.params]
                 )
-                self._line(f"{self.kernel_names[id(s)]}({', '.join(args)})")
-            elif isinstance(s, View):
-                base = self._buffer(s.base)
-                name = self.of[id(s.buffer)] = self._name(s.buffer.name)
+                self._line(f"{self.kernel_names[id(step)]}({', '.join(args)})")
+            elif isinstance(step, View):
+                base = self._buffer(step.base)
+                name = self.of[id(step.buffer)] = self._name(step.buffer.name)
                 self.views.add(name)
-                self._line(f"{name} = {self._view(base, s.buffer, s.offset)}")
-            elif isinstance(s, Extern):
-                self._extern(s)
+                self._line(f"{name} = {self._view(base, step.buffer, step.offset)}")
+            elif isinstance(step, Extern):
+                self._extern(step)
             else:
-                raise InternalError(f"host plan: unknown step {type(s).__name__}")
+                raise InternalError(f"host plan: unknown step {type(step).__name__}")
             for key in [k for k in handed_on if last_read.get(k, -1) <= at]:
                 self._delete(*handed_on.pop(key))
 
@@ -219,26 +219,26 @@ class _HostPrinter:
                 for y in x:
                     look(y, at)
 
-        for at, s in enumerate(self.s.steps):
-            if isinstance(s, Launch):
-                look((s.inputs, s.outputs), at)
-            elif isinstance(s, View):
-                look(s.base, at)
-            elif isinstance(s, Extern):
-                look((s.args, tuple(s.kwargs.values()), s.outputs), at)
+        for at, step in enumerate(self.s.steps):
+            if isinstance(step, Launch):
+                look((step.inputs, step.outputs), at)
+            elif isinstance(step, View):
+                look(step.base, at)
+            elif isinstance(step, Extern):
+                look((step.args, tuple(step.kwargs.values()), step.outputs), at)
         return out
 
     def _returned(self) -> set[int]:
         out = {id(b) for _, b in self.s.mutations}
-        for o in self.s.outputs:
-            value = o.value[0] if o.kind == "view" else o.value
+        for output in self.s.outputs:
+            value = output.value[0] if output.kind == "view" else output.value
             if isinstance(value, Buffer):
                 out.add(id(value))
         return out
 
-    def _delete(self, b: Buffer, keep: str | None) -> None:
-        name = self.of.get(id(b))
-        if name is not None and name != keep and name not in self.inputs and b.name not in self.s.constants:
+    def _delete(self, buffer: Buffer, keep: str | None) -> None:
+        name = self.of.get(id(buffer))
+        if name is not None and name != keep and name not in self.inputs and buffer.name not in self.s.constants:
             self._line(f"del {name}")
 
     def _offset(self, base: str, offset: Any) -> str:
@@ -271,40 +271,42 @@ class _HostPrinter:
         on = "" if self.device is None else f", device={self._global('device', self.device)}"
         self._line(f"{name} = empty_strided({dims}, dtype={dtype}{on})")
 
-    def _view(self, base: str, b: Buffer, offset: Any) -> str:
-        dims = f"{base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}"
+    def _view(self, base: str, buffer: Buffer, offset: Any) -> str:
+        dims = f"{base}, {self._tuple(buffer.shape)}, {self._tuple(buffer.stride)}"
         return f"as_strided({dims})" if offset is None else f"as_strided({dims}, {self._offset(base, offset)})"
 
     def _param(self, name: Any) -> str:
         name = name.name if isinstance(name, Param) else name
         return next(n for n, x in zip(self.inputs, self.s.inputs) if isinstance(x, tuple) and x[1] == name)
 
-    def _extern(self, s: Extern) -> None:
+    def _extern(self, extern: Extern) -> None:
         self.extern_calls += 1
-        op = s.out_variant if s.out_variant is not None else s.op
+        op = extern.out_variant if extern.out_variant is not None else extern.op
         function = self._global(_function_name(op), _DIRECT.get(str(op)) or counting(op) or op)
-        args = [self._value(a) for a in s.args] + [f"{k}={self._value(v)}" for k, v in s.kwargs.items()]
-        why = f"torch's kernel: {s.reason}" if s.reason else "torch's kernel"
-        if s.out_variant is not None:
-            outs = [self._buffer(b) for b in s.outputs]
-            args += [f"{k}={b}" for k, b in zip(s.out_names or ("out",), outs)]
+        args = [self._value(arg) for arg in extern.args] + [
+            f"{k}={self._value(value)}" for k, value in extern.kwargs.items()
+        ]
+        why = f"torch's kernel: {extern.reason}" if extern.reason else "torch's kernel"
+        if extern.out_variant is not None:
+            outs = [self._buffer(b) for b in extern.outputs]
+            args += [f"{k}={out}" for k, out in zip(extern.out_names or ("out",), outs)]
             self._line(f"{function}({', '.join(args)})", why)
             return
         names = []
-        for b in s.outputs:
-            name = "_" if b is None else self._name(b.name)
-            if b is not None:
-                self.of[id(b)] = name
+        for output in extern.outputs:
+            name = "_" if output is None else self._name(output.name)
+            if output is not None:
+                self.of[id(output)] = name
             names.append(name)
-        single = len(s.op._schema.returns) == 1 and not str(s.op._schema.returns[0].type).startswith("List")
+        single = len(extern.op._schema.returns) == 1 and not str(extern.op._schema.returns[0].type).startswith("List")
         target = f"{names[0]}" if single and names else "".join(f"{n}, " for n in names).rstrip()
         self._line(f"{target + ' = ' if names else ''}{function}({', '.join(args)})", why)
         # Kernels address memory by the strides that were planned. torch's kernels choose strides by their operands'
         # layout and may change their mind from version to version, so what came back is looked at, not believed.
-        for b, name in zip(s.outputs, names):
-            if b is not None:
+        for output, name in zip(extern.outputs, names):
+            if output is not None:
                 function = self._global("as_planned", as_planned)
-                self._line(f"{name} = {function}({name}, {self._tuple(b.shape)}, {self._tuple(b.stride)})")
+                self._line(f"{name} = {function}({name}, {self._tuple(output.shape)}, {self._tuple(output.stride)})")
 
     def _value(self, x: Any) -> str:
         if isinstance(x, Buffer):
@@ -321,7 +323,7 @@ class _HostPrinter:
                 else f"({', '.join(items)}{',' if len(items) == 1 else ''})"
             )
         if isinstance(x, dict):
-            return "{" + ", ".join(f"{k!r}: {self._value(v)}" for k, v in x.items()) + "}"
+            return "{" + ", ".join(f"{key!r}: {self._value(value)}" for key, value in x.items()) + "}"
         if x is None or isinstance(x, (bool, int, str)):
             return repr(x)
         if isinstance(x, float):
@@ -330,53 +332,55 @@ class _HostPrinter:
             return repr(x)
         return self._global(str(x).removeprefix("torch.").replace(":", "_"), x)
 
-    def _output(self, o: OutputSpec) -> str:
-        if o.kind == "buffer":
-            text = self._buffer(o.value)
+    def _output(self, spec: OutputSpec) -> str:
+        if spec.kind == "buffer":
+            text = self._buffer(spec.value)
             return (
                 f"{text}.detach()" if text in self.views else text
             )  # its memory is nobody else's: to autograd no view
-        if o.kind == "input":
-            return self.inputs[o.value]
-        if o.kind == "view":
-            base, shape, stride, offset = o.value
+        if spec.kind == "input":
+            return self.inputs[spec.value]
+        if spec.kind == "view":
+            base, shape, stride, offset = spec.value
             text = self.inputs[base] if isinstance(base, int) else self._buffer(base)
-            if is_whole(self.s, o) and text not in (*self.inputs, *self.views):
+            if is_whole(self.s, spec) and text not in (*self.inputs, *self.views):
                 return text
             dims = f"{self._tuple(shape)}, {self._tuple(stride)}"
-            end = ".detach()" if o.detached else ""
-            if o.dtype is None and isinstance(base, Buffer):
+            end = ".detach()" if spec.detached else ""
+            if spec.dtype is None and isinstance(base, Buffer):
                 return f"as_strided({text}, {dims}, {self._offset(text, offset)}){end}"
-            dtype = self._global(str(o.dtype).removeprefix("torch."), o.dtype) if o.dtype is not None else "None"
+            dtype = (
+                self._global(str(spec.dtype).removeprefix("torch."), spec.dtype) if spec.dtype is not None else "None"
+            )
             return f"{self._global('view_of', view_of)}({text}, {dims}, {self._size(offset)}, {dtype}){end}"
-        if o.kind == "int":
-            return self._size(o.value)
-        if o.kind == "const":
-            return self._value(o.value)
-        raise InternalError(f"host plan: unknown kind of output {o.kind!r}")
+        if spec.kind == "int":
+            return self._size(spec.value)
+        if spec.kind == "const":
+            return self._value(spec.value)
+        raise InternalError(f"host plan: unknown kind of output {spec.kind!r}")
 
 
-def is_whole(s: Schedule, o: OutputSpec) -> bool:
+def is_whole(schedule: Schedule, spec: OutputSpec) -> bool:
     """Whether an output that lies in a buffer of the plan, no view to autograd, is all that is returned of it."""
-    base, shape, stride, offset = o.value
+    base, shape, stride, offset = spec.value
 
     def same(x: Any, y: Any) -> bool:
         return len(x) == len(y) and all(as_expr(m) is as_expr(n) for m, n in zip(x, y))
 
     return (
         isinstance(base, Buffer)
-        and o.detached is not False
-        and o.dtype is None
-        and base.name not in s.constants
+        and spec.detached is not False
+        and spec.dtype is None
+        and base.name not in schedule.constants
         and as_expr(offset) is as_expr(0)
         and same(shape, base.shape)
         and same(stride, base.stride)
-        and sum(1 for x in s.outputs if _base_of(x) is base) == 1
+        and sum(1 for output in schedule.outputs if _base_of(output) is base) == 1
     )
 
 
-def _base_of(o: OutputSpec) -> Any:
-    return o.value[0] if o.kind == "view" else o.value
+def _base_of(spec: OutputSpec) -> Any:
+    return spec.value[0] if spec.kind == "view" else spec.value
 
 
 def _function_name(op: Any) -> str:
@@ -396,24 +400,24 @@ def view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype:
     return _view_of(base, shape, stride, offset, dtype)
 
 
-def changed(t: torch.Tensor, n: int) -> torch.Tensor:
+def changed(tensor: torch.Tensor, n: int) -> torch.Tensor:
     """A result that the program has changed n times after making it: its version says so, whatever the operators that
     wrote into it on the way counted.
     """
-    torch._C._autograd._unsafe_set_version_counter((t,), (n,))
-    return t
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (n,))
+    return tensor
 
 
-def as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
-    """`t` with the planned strides: itself, or a copy where the operator laid its result out in another way."""
-    if t is None or t.stride() == stride and t.shape == shape:
-        return t  # None: an operator leaves out a result that is not needed (a workspace)
-    if t.shape != shape:
-        raise InternalError(f"an operator gave the shape {tuple(t.shape)} where {shape} was planned")
-    if all(a == b or n == 1 for n, a, b in zip(shape, t.stride(), stride)):
-        return t  # strides of dimensions of size 1 address nothing
-    out = torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device)
-    out.data.copy_(t)  # to autograd no change of the result
+def as_planned(tensor: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
+    """`tensor` with the planned strides: itself, or a copy where the operator laid its result out in another way."""
+    if tensor is None or tensor.stride() == stride and tensor.shape == shape:
+        return tensor  # None: an operator leaves out a result that is not needed (a workspace)
+    if tensor.shape != shape:
+        raise InternalError(f"an operator gave the shape {tuple(tensor.shape)} where {shape} was planned")
+    if all(a == b or size == 1 for size, a, b in zip(shape, tensor.stride(), stride)):
+        return tensor  # strides of dimensions of size 1 address nothing
+    out = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
+    out.data.copy_(tensor)  # to autograd no change of the result
     return out
 
 

@@ -16,7 +16,7 @@ _NOT_ARITHMETIC = frozenset(("load", "const", "param", "acc", "cast", "index", "
 def _gathered(kernel: Kernel) -> dict[str, list[tuple]]:
     """Buffers that are read at computed positions alone: of each such read the axes that it is repeated over."""
     reads: dict[str, list[tuple]] = {}
-    whole = {b.name for b in kernel.outputs}
+    whole = {output.name for output in kernel.outputs}
     if kernel.template is not None:
         return {}
     for stage in kernel.stages:
@@ -27,7 +27,7 @@ def _gathered(kernel: Kernel) -> dict[str, list[tuple]]:
                 whole.add(buffer.name)
                 continue
             names = index.symbol_names() | symbols_of(v.args)
-            reads.setdefault(buffer.name, []).append(tuple(a for a in axes if a.symbol.symbol_names() & names))
+            reads.setdefault(buffer.name, []).append(tuple(axis for axis in axes if axis.symbol.symbol_names() & names))
     return {name: rows for name, rows in reads.items() if name not in whole}
 
 
@@ -56,7 +56,7 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
     if kernel.template is not None:
         flops = at_hints(kernel.template.flops)
     for stage in kernel.stages:
-        roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
+        roots = [acc.value for acc in stage.accs] + [store.value for store in stage.stores]
         ops = sum(v.op not in _NOT_ARITHMETIC and v.dtype.is_floating_point for v in walk(roots)) + len(stage.accs)
         flops += (
             ops
@@ -65,8 +65,8 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
             // max(
                 (
                     found[1].count
-                    for a in stage.accs
-                    for v in walk([a.value])
+                    for acc in stage.accs
+                    for v in walk([acc.value])
                     if (found := in_groups(v)) is not None and found[3] is not None
                 ),
                 default=1,

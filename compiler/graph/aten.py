@@ -95,8 +95,8 @@ class AtenGraph:
     def copy(self) -> AtenGraph:
         """The same graph over nodes of its own."""
         graph, new = torch.fx.Graph(), {}
-        for n in self.graph.nodes:
-            new[n] = graph.node_copy(n, new.__getitem__)
+        for node in self.graph.nodes:
+            new[node] = graph.node_copy(node, new.__getitem__)
         return replace(self, graph=graph, inputs=list(self.inputs), constants=dict(self.constants))
 
     @property
@@ -131,20 +131,20 @@ class AtenGraph:
 
     def constants_in(self, graph: torch.fx.Graph) -> dict[str, Any]:
         """Those of its constants that a graph made of this one reads."""
-        return {n.target: self.constants[n.target] for n in graph.find_nodes(op="get_attr")}
+        return {node.target: self.constants[node.target] for node in graph.find_nodes(op="get_attr")}
 
     def calls(self) -> Iterator[torch.fx.Node]:
-        return (n for n in self.graph.nodes if n.op == "call_function")
+        return (node for node in self.graph.nodes if node.op == "call_function")
 
     def __str__(self) -> str:
         lines = []
         for n in self.graph.nodes:
             if n.op == "output":
-                outs = ", ".join(_output_text(o) for o in self.outputs)
+                outs = ", ".join(_output_text(output) for output in self.outputs)
                 lines.append(f"return {outs}")
                 lines += [f"  {self.inputs[i].name if self.inputs else i}.copy_({node})" for i, node in self.mutations]
             elif n.op == "call_function":
-                args = ", ".join([*map(str, n.args), *(f"{k}={v}" for k, v in n.kwargs.items())])
+                args = ", ".join([*map(str, n.args), *(f"{k}={value}" for k, value in n.kwargs.items())])
                 lines.append(f"{n.name}: {n.meta.get('val')} = {_target_name(n.target)}({args})")
             else:
                 lines.append(f"{n.name}: {n.meta.get('val')} = {n.op}")

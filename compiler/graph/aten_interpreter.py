@@ -40,33 +40,33 @@ def _concrete(x: Any, sizes: dict[str, int]) -> Any:
     return x
 
 
-def _laid_out(t: torch.Tensor, m: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
-    if t.layout is not torch.strided:  # packed for a library
-        return t
+def _laid_out(tensor: torch.Tensor, m: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
+    if tensor.layout is not torch.strided:  # packed for a library
+        return tensor
     stride = _concrete(m.stride, sizes)
-    if list(t.stride()) == list(stride) or t.numel() == 0 and t.dim() == 0:
-        return t
-    once = t[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)]  # expanded: written once
-    out = torch.empty_strided(tuple(once.shape), stride, dtype=t.dtype, device=t.device)
+    if list(tensor.stride()) == list(stride) or tensor.numel() == 0 and tensor.dim() == 0:
+        return tensor
+    once = tensor[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)]  # expanded: written once
+    out = torch.empty_strided(tuple(once.shape), stride, dtype=tensor.dtype, device=tensor.device)
     out.data.copy_(once)  # to autograd no change of the result
-    return out.expand(t.shape)
+    return out.expand(tensor.shape)
 
 
-def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) -> Any:
-    t = n.target
+def _call(node: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) -> Any:
+    t = node.target
     if t is aten.view.default:
         return args[0].reshape(args[1])
     if t is aten.clone.default:
-        return _laid_out(args[0].clone(), n.meta["val"], sizes)
+        return _laid_out(args[0].clone(), node.meta["val"], sizes)
     if t is aten.as_strided.default:
-        x = _laid_out(args[0], n.args[0].meta["val"], sizes)
+        x = _laid_out(args[0], node.args[0].meta["val"], sizes)
         return x.as_strided(args[1], args[2], x.storage_offset() + (args[3] or 0))
     if (
         t is aten.as_strided_scatter.default
     ):  # positions count in the layout of the result: a copy in front may have been left out
-        return t(_laid_out(args[0].clone(), n.meta["val"], sizes), *args[1:], **kwargs)
+        return t(_laid_out(args[0].clone(), node.meta["val"], sizes), *args[1:], **kwargs)
     if isinstance(t, torch._ops.OpOverload) and extern_reason(t) == "attention":  # (a GPU's misreads other masks)
-        return t(*map(_with_rows, args), **{k: _with_rows(v) for k, v in kwargs.items()})
+        return t(*map(_with_rows, args), **{name: _with_rows(value) for name, value in kwargs.items()})
     return t(*args, **kwargs)
 
 
@@ -77,17 +77,21 @@ def _with_rows(x: Any) -> Any:
 
 
 def node_values(
-    a: AtenGraph, inputs: Sequence[Any], *, double: bool = False, given: Mapping[torch.fx.Node, Any] | None = None
+    aten_graph: AtenGraph,
+    inputs: Sequence[Any],
+    *,
+    double: bool = False,
+    given: Mapping[torch.fx.Node, Any] | None = None,
 ) -> dict[torch.fx.Node, Any]:
     """The value of every node on real inputs. `double`: floating point values, constants and dtype arguments are
     float64. `given`: values of nodes that are taken as they are, instead of being computed.
     """
-    values, _ = _evaluate(a, inputs, double, keep=True, given=given)
+    values, _ = _evaluate(aten_graph, inputs, double, keep=True, given=given)
     return values
 
 
 def _evaluate(
-    a: AtenGraph,
+    aten_graph: AtenGraph,
     inputs: Sequence[Any],
     double: bool = False,
     keep: bool = False,
@@ -97,24 +101,24 @@ def _evaluate(
     result of the graph.
     """
     with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-        return _evaluate_as_recorded(a, inputs, double, {} if keep else _last_uses(a), given or {})
+        return _evaluate_as_recorded(aten_graph, inputs, double, {} if keep else _last_uses(aten_graph), given or {})
 
 
-def _last_uses(a: AtenGraph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+def _last_uses(aten_graph: AtenGraph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
     """node -> the values that nobody reads after it."""
-    seen = set(a.results)
+    seen = set(aten_graph.results)
     out: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-    for n in reversed(a.graph.nodes):
-        if n.op != "output":
-            out[n] = [x for x in dict.fromkeys((*n.all_input_nodes, n)) if x not in seen]
-            seen.update(out[n])
+    for node in reversed(aten_graph.graph.nodes):
+        if node.op != "output":
+            out[node] = [x for x in dict.fromkeys((*node.all_input_nodes, node)) if x not in seen]
+            seen.update(out[node])
         else:
-            seen.update(n.all_input_nodes)
+            seen.update(node.all_input_nodes)
     return out
 
 
 def _evaluate_as_recorded(
-    a: AtenGraph,
+    aten_graph: AtenGraph,
     inputs: Sequence[Any],
     double: bool,
     last: dict[torch.fx.Node, list[torch.fx.Node]],
@@ -123,23 +127,26 @@ def _evaluate_as_recorded(
     values: dict[torch.fx.Node, Any] = {}
     sizes: dict[str, int] = {}
     it = iter(inputs)
-    for n in a.graph.nodes:
-        if n.op == "placeholder":
+    for node in aten_graph.graph.nodes:
+        if node.op == "placeholder":
             x = next(it)
-            _bind(n.meta.get("val"), x, sizes)
-            values[n] = _doubled(x) if double else x
-        elif n.op == "get_attr":
-            values[n] = _doubled(a.constants[n.target]) if double else a.constants[n.target]
-        elif n in given:
-            values[n] = _doubled(given[n]) if double else given[n]
-        elif n.op == "call_function":
-            args = _concrete(map_arg(n.args, values.__getitem__), sizes)
-            kwargs = {k: _concrete(map_arg(v, values.__getitem__), sizes) for k, v in n.kwargs.items()}
+            _bind(node.meta.get("val"), x, sizes)
+            values[node] = _doubled(x) if double else x
+        elif node.op == "get_attr":
+            values[node] = _doubled(aten_graph.constants[node.target]) if double else aten_graph.constants[node.target]
+        elif node in given:
+            values[node] = _doubled(given[node]) if double else given[node]
+        elif node.op == "call_function":
+            args = _concrete(map_arg(node.args, values.__getitem__), sizes)
+            kwargs = {name: _concrete(map_arg(value, values.__getitem__), sizes) for name, value in node.kwargs.items()}
             if double:
-                args, kwargs = [_doubled(x) for x in args], {k: _doubled(v) for k, v in kwargs.items()}
-            values[n] = _call(n, args, kwargs, sizes)
+                args, kwargs = (
+                    [_doubled(arg) for arg in args],
+                    {name: _doubled(value) for name, value in kwargs.items()},
+                )
+            values[node] = _call(node, args, kwargs, sizes)
             args = kwargs = None
-        for x in last.get(n, ()):
+        for x in last.get(node, ()):
             del values[x]
     return values, sizes
 
@@ -151,21 +158,23 @@ def _doubled(x: Any) -> Any:
     return torch.float64 if isinstance(x, torch.dtype) and x.is_floating_point else x
 
 
-def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
+def interpret(aten_graph: AtenGraph, inputs: Sequence[Any]) -> tuple:
     """The graph's outputs on real inputs, in place writes to inputs included."""
-    values, sizes = _evaluate(a, inputs)
+    values, sizes = _evaluate(aten_graph, inputs)
     results = []
-    for r in a.results:
-        m, v = r.meta["val"], values[r]
-        results.append(_laid_out(v, m, sizes) if r.op == "call_function" else v)
-    for i, slot in a.mutation_slots:
-        changes = a.writes.get(i, 1)
+    for result in aten_graph.results:
+        m, v = result.meta["val"], values[result]
+        results.append(_laid_out(v, m, sizes) if result.op == "call_function" else v)
+    for i, slot in aten_graph.mutation_slots:
+        changes = aten_graph.writes.get(i, 1)
         (inputs[i] if changes else inputs[i].data).copy_(results[slot])
         torch.autograd.graph.increment_version([inputs[i]] * (changes - 1))
-    for slot, n in {o.value if o.kind == "buffer" else o.value[1]: o.changes for o in a.plan if o.changes}.items():
-        torch._C._autograd._unsafe_set_version_counter((results[slot],), (n,))
+    for slot, value in {
+        o.value if o.kind == "buffer" else o.value[1]: o.changes for o in aten_graph.plan if o.changes
+    }.items():
+        torch._C._autograd._unsafe_set_version_counter((results[slot],), (value,))
     out: list[Any] = []
-    for o in a.plan:
+    for o in aten_graph.plan:
         if o.kind == "buffer":
             out.append(results[o.value])
         elif o.kind == "input":

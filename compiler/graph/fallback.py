@@ -26,7 +26,9 @@ taken_apart: set[Any] = set()  # operators that never run as such: what this cos
 
 def _to_meta(x: Any) -> Any:
     if isinstance(x, TensorMeta):
-        return torch.empty_strided([fix(s) for s in x.shape], [fix(s) for s in x.stride], dtype=x.dtype, device="meta")
+        return torch.empty_strided(
+            [fix(size) for size in x.shape], [fix(stride) for stride in x.stride], dtype=x.dtype, device="meta"
+        )
     if isinstance(x, Expr):
         return fix(x)
     if isinstance(x, torch.device):
@@ -47,10 +49,10 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
     if _reads_blobs(op):
         raise NotImplementedError(f"{name} reads memory that a library laid out")
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    device = next((x.device for x in leaves if isinstance(x, TensorMeta)), None)
-    device = next((x for x in leaves if isinstance(x, torch.device)), device) or torch.get_default_device()
-    margs, mkwargs = pytree.tree_unflatten([_to_meta(x) for x in leaves], spec)
-    if "device" in {a.name for a in op._schema.arguments} and device is not None:
+    device = next((leaf.device for leaf in leaves if isinstance(leaf, TensorMeta)), None)
+    device = next((leaf for leaf in leaves if isinstance(leaf, torch.device)), device) or torch.get_default_device()
+    margs, mkwargs = pytree.tree_unflatten([_to_meta(leaf) for leaf in leaves], spec)
+    if "device" in {arg.name for arg in op._schema.arguments} and device is not None:
         mkwargs["device"] = torch.device("meta")
     try:
         out = op(*margs, **mkwargs)
@@ -91,7 +93,7 @@ def _reads_blobs(op: torch._ops.OpOverload) -> bool:
     crash the process.
     """
     return any(
-        a.name in ("workspace", "reserve", "packed_weight", "packed", "dropout_state") for a in op._schema.arguments
+        arg.name in ("workspace", "reserve", "packed_weight", "packed", "dropout_state") for arg in op._schema.arguments
     )
 
 
@@ -100,11 +102,11 @@ def _on_made_up_values(op: torch._ops.OpOverload, leaves: list, spec: Any, least
 
     def fill(x: Any) -> Any:
         if isinstance(x, TensorMeta):
-            shape = [fix(s) for s in x.shape]
+            shape = [fix(size) for size in x.shape]
             n = math.prod(shape)
             if n > PROBE_LIMIT:
                 raise OverflowError
-            t = torch.empty_strided(shape, [fix(s) for s in x.stride], dtype=x.dtype)
+            t = torch.empty_strided(shape, [fix(stride) for stride in x.stride], dtype=x.dtype)
             values = torch.frac(torch.arange(n, dtype=torch.float64) * 0.6180339887) + least
             return t.copy_(
                 (
@@ -115,7 +117,7 @@ def _on_made_up_values(op: torch._ops.OpOverload, leaves: list, spec: Any, least
 
     try:
         with torch.no_grad():
-            args, kwargs = pytree.tree_unflatten([fill(x) for x in leaves], spec)
+            args, kwargs = pytree.tree_unflatten([fill(leaf) for leaf in leaves], spec)
             return op(*args, **kwargs)
     except (RuntimeError, IndexError, OverflowError, NotImplementedError):
         return None
@@ -125,7 +127,7 @@ def _by_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any) -> Any:
     """TensorMetas of an operator of torch's that has no meta kernel: what the kernel gives, if that is the same for two
     sets of values.
     """
-    devices = {x.device.type for x in leaves if isinstance(x, TensorMeta)}
+    devices = {leaf.device.type for leaf in leaves if isinstance(leaf, TensorMeta)}
     if (
         op.namespace != "aten"
         or devices != {"cpu"}
@@ -156,7 +158,7 @@ def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas:
     compute.)
     """
     integer = int(
-        any("pivots" in a.name for a in op._schema.arguments)
+        any("pivots" in arg.name for arg in op._schema.arguments)
     )  # LAPACK's count from one, and lead it astray where they are not
     real = _on_made_up_values(op, leaves, spec, 0.1, integer)
     if real is None:

@@ -54,47 +54,47 @@ _VIEWS = frozenset(
 )
 
 
-def _frozen_inputs(a: AtenGraph) -> dict[Node, int]:
+def _frozen_inputs(aten_graph: AtenGraph) -> dict[Node, int]:
     """Placeholders of parameters and buffers that the graph does not write, with their position."""
-    written = {i for i, _ in a.mutation_slots}
+    written = {i for i, _ in aten_graph.mutation_slots}
     return {
-        n: i
-        for i, (n, inp) in enumerate(zip(a.placeholders, a.inputs))
+        placeholder: i
+        for i, (placeholder, inp) in enumerate(zip(aten_graph.placeholders, aten_graph.inputs))
         if getattr(inp, "static", False)
         and i not in written
-        and isinstance(n.meta.get("val"), TensorMeta)
-        and not any(isinstance(s, Expr) for s in n.meta["val"].shape)
+        and isinstance(placeholder.meta.get("val"), TensorMeta)
+        and not any(isinstance(size, Expr) for size in placeholder.meta["val"].shape)
     }
 
 
 # ---- convolution and batch norm
-def fold_batch_norms(a: AtenGraph) -> None:
+def fold_batch_norms(aten_graph: AtenGraph) -> None:
     """A recorded graph's batch norms in inference, of a convolution's result that nothing else reads, as other weights
     of the convolution.
     """
-    frozen = _frozen_inputs(a)
-    results = set(a.results)
-    outer, state.env = state.env, a.env
+    frozen = _frozen_inputs(aten_graph)
+    results = set(aten_graph.results)
+    outer, state.env = state.env, aten_graph.env
     try:
-        for n in list(a.calls()):
+        for n in list(aten_graph.calls()):
             if n.target in _NORMS:
-                _fold(a, n, frozen, results)
+                _fold(aten_graph, n, frozen, results)
     finally:
         state.env = outer
-    dead_code(a)
+    dead_code(aten_graph)
 
 
-def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) -> None:
+def _fold(aten_graph: AtenGraph, node: Node, frozen: dict[Node, int], results: set[Node]) -> None:
     """A convolution's weight and bias take in the batch norm that follows it."""
-    if not _foldable(n, frozen, results):
+    if not _foldable(node, frozen, results):
         return
-    conv, weight, bias, mean, var = n.args[:5]
-    eps = n.args[-1]
+    conv, weight, bias, mean, var = node.args[:5]
+    eps = node.args[-1]
     w, b = conv.args[1], conv.args[2]
     transposed = conv.args[6]
-    build = Builder(a.graph)
-    build.where_meta = {k: v for k, v in n.meta.items() if k != "val"}
-    with a.graph.inserting_before(conv):
+    build = Builder(aten_graph.graph)
+    build.where_meta = {key: value for key, value in node.meta.items() if key != "val"}
+    with aten_graph.graph.inserting_before(conv):
         scale = build.emit(aten.rsqrt.default, build.add(var, float(eps)))
         if weight is not None:
             scale = build.mul(weight, scale)
@@ -104,22 +104,25 @@ def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) ->
         shift = build.mul(mean if b is None else build.sub(mean, b), scale)
         new_b = build.unary("neg", shift) if bias is None else build.sub(bias, shift)
         folded = build.emit(aten.convolution.default, conv.args[0], new_w, new_b, *conv.args[3:], val=conv.meta["val"])
-        folded.meta.update({k: v for k, v in conv.meta.items() if k != "val"})
-    for u in list(n.users):
-        if u.args[1] == 0:
-            u.replace_all_uses_with(folded)
+        folded.meta.update({key: value for key, value in conv.meta.items() if key != "val"})
+    for user in list(node.users):
+        if user.args[1] == 0:
+            user.replace_all_uses_with(folded)
 
 
-def _foldable(n: Node, frozen: dict[Node, int], results: set[Node]) -> bool:
+def _foldable(node: Node, frozen: dict[Node, int], results: set[Node]) -> bool:
     """Whether a batch norm is that of a convolution alone, and all its numbers are frozen."""
-    args = list(n.args)
+    args = list(node.args)
     conv, weight, bias, mean, var = args[:5]
-    if n.target is aten.native_batch_norm.default and args[5]:
+    if node.target is aten.native_batch_norm.default and args[5]:
         return False
     if (
-        any(u.target is not operator.getitem or u.args[1] != 0 and (u.users or u in results) for u in n.users)
-        or n in results
-        or n.kwargs
+        any(
+            user.target is not operator.getitem or user.args[1] != 0 and (user.users or user in results)
+            for user in node.users
+        )
+        or node in results
+        or node.kwargs
     ):
         return False
     if (
@@ -147,79 +150,89 @@ def _foldable(n: Node, frozen: dict[Node, int], results: set[Node]) -> bool:
 
 
 # ---- what is made of parameters alone
-def made_of_parameters(a: AtenGraph) -> tuple[set[Node], set[Node]]:
+def made_of_parameters(aten_graph: AtenGraph) -> tuple[set[Node], set[Node]]:
     """(nodes that are frozen inputs or made of those and constants alone, nodes made of constants alone); results of
     the graph are neither.
     """
-    made: set[Node] = set(_frozen_inputs(a))
-    constant: set[Node] = set(a.graph.find_nodes(op="get_attr"))
-    results = set(a.results)
-    for n in a.calls():
+    made: set[Node] = set(_frozen_inputs(aten_graph))
+    constant: set[Node] = set(aten_graph.graph.find_nodes(op="get_attr"))
+    results = set(aten_graph.results)
+    for n in aten_graph.calls():
         if n in results or not _settled(n):
             continue
-        if all(x in constant for x in n.all_input_nodes):
+        if all(node in constant for node in n.all_input_nodes):
             constant.add(n)
-        elif all(x in made or x in constant for x in n.all_input_nodes):
+        elif all(node in made or node in constant for node in n.all_input_nodes):
             made.add(n)
     return made, constant
 
 
-def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
+def part(aten_graph: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
     """(the graph of what depends on frozen inputs alone, the graph that takes its results as further inputs); None
-    where there is nothing to keep. Both take all inputs of `a`."""
-    made, constant = made_of_parameters(a)
+    where there is nothing to keep. Both take all inputs of `aten_graph`."""
+    made, constant = made_of_parameters(aten_graph)
     works: set[Node] = set()  # among `made`: more than views
-    for n in (n for n in a.calls() if n in made):
-        if n.target not in _VIEWS and n.target is not operator.getitem or any(x in works for x in n.all_input_nodes):
+    for n in (n for n in aten_graph.calls() if n in made):
+        if (
+            n.target not in _VIEWS
+            and n.target is not operator.getitem
+            or any(node in works for node in n.all_input_nodes)
+        ):
             works.add(n)
     keep = [
-        n
-        for n in a.graph.nodes
-        if n in works and isinstance(n.meta["val"], TensorMeta) and any(u not in made for u in n.users)
+        node
+        for node in aten_graph.graph.nodes
+        if node in works and isinstance(node.meta["val"], TensorMeta) and any(user not in made for user in node.users)
     ]
     if not keep:
         return None
-    first = _copy_of(a, {n for n in made if n.op != "placeholder"} | constant, keep)
-    last = a.placeholders[-1]
-    inputs = list(a.inputs)
+    first = _copy_of(aten_graph, {n for n in made if n.op != "placeholder"} | constant, keep)
+    last = aten_graph.placeholders[-1]
+    inputs = list(aten_graph.inputs)
     for n in keep:
-        with a.graph.inserting_after(last):
-            p = a.graph.create_node("placeholder", f"kept_{n.name}", (), {}, name=f"kept_{n.name}")
+        with aten_graph.graph.inserting_after(last):
+            p = aten_graph.graph.create_node("placeholder", f"kept_{n.name}", (), {}, name=f"kept_{n.name}")
         p.meta.update(n.meta)
         inputs.append(GraphInput(p.name, None, "tensor"))
         n.replace_all_uses_with(p, delete_user_cb=lambda u: u not in made)
         last = p
-    rest = replace(a, inputs=inputs)
+    rest = replace(aten_graph, inputs=inputs)
     dead_code(rest)
     return first, rest
 
 
-def _settled(n: Node) -> bool:
+def _settled(node: Node) -> bool:
     """Whether a node gives the same at each call, in sizes that are known."""
-    val = n.meta.get("val")
+    val = node.meta.get("val")
     vals = val if isinstance(val, tuple) else (val,)
     return (
-        not has_effect(n)
-        and torch.Tag.nondeterministic_seeded not in getattr(n.target, "tags", ())
+        not has_effect(node)
+        and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
         and not any(isinstance(s, Expr) for v in vals if isinstance(v, TensorMeta) for s in (*v.shape, *v.stride))
     )
 
 
-def _copy_of(a: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenGraph:
+def _copy_of(aten_graph: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenGraph:
     from .aten import GraphOutput
 
     g = torch.fx.Graph()
     new: dict[Node, Node] = {}
-    for n in a.graph.nodes:
-        if n.op == "placeholder" or n in nodes:
-            new[n] = g.create_node(
-                n.op, n.target, map_arg(n.args, lambda x: new[x]), map_arg(n.kwargs, lambda x: new[x]), name=n.name
+    for node in aten_graph.graph.nodes:
+        if node.op == "placeholder" or node in nodes:
+            new[node] = g.create_node(
+                node.op,
+                node.target,
+                map_arg(node.args, lambda x: new[x]),
+                map_arg(node.kwargs, lambda x: new[x]),
+                name=node.name,
             )
-            new[n].meta.update(n.meta)
+            new[node].meta.update(node.meta)
     out = g.create_node("output", "output", (tuple(new[n] for n in keep),), {}, name="output")
-    out.meta.update(a.graph.output_node().meta)
+    out.meta.update(aten_graph.graph.output_node().meta)
     plan = [GraphOutput("buffer", k, n.meta["val"]) for k, n in enumerate(keep)]
-    first = AtenGraph(g, a.inputs, plan, [], a.env, dict(a.constants), [], f"{a.name}_parameters")
+    first = AtenGraph(
+        g, aten_graph.inputs, plan, [], aten_graph.env, dict(aten_graph.constants), [], f"{aten_graph.name}_parameters"
+    )
     g.eliminate_dead_code()
     return first
 
@@ -229,7 +242,7 @@ class Frozen:
 
     def __init__(self, first: AtenGraph, rest: Callable[..., tuple]):
         self.first, self.rest = first, rest
-        self.positions = [i for i, n in enumerate(first.placeholders) if n.users]
+        self.positions = [i for i, placeholder in enumerate(first.placeholders) if placeholder.users]
         self.seen: list[tuple] = []
         self.unseen = 0  # writes of compiled code, when the kept results were made
         self.kept: tuple = ()
@@ -240,8 +253,8 @@ class Frozen:
             not seen
             or self.unseen != so_far()
             or any(
-                inputs[i] is not t or t.data_ptr() != at or _version(t) != v
-                for i, (t, at, v) in zip(self.positions, seen)
+                inputs[position] is not t or t.data_ptr() != at or _version(t) != v
+                for position, (t, at, v) in zip(self.positions, seen)
             )
         ):
             self.refresh(inputs)
@@ -252,7 +265,9 @@ class Frozen:
         self.unseen = so_far()
         with torch.no_grad():
             self.kept = interpret(self.first, inputs)
-        self.seen = [(inputs[i], inputs[i].data_ptr(), _version(inputs[i])) for i in self.positions]
+        self.seen = [
+            (inputs[position], inputs[position].data_ptr(), _version(inputs[position])) for position in self.positions
+        ]
 
     def __getattr__(self, name: str) -> Any:
         if name in ("first", "rest", "call"):  # (callers that take a graph's bare function must come past the check)
@@ -260,5 +275,5 @@ class Frozen:
         return getattr(self.rest, name)
 
 
-def _version(t: torch.Tensor) -> int:
-    return -1 if t.is_inference() else t._version
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version

@@ -97,11 +97,11 @@ class Functionalizer:
         n.meta["val"] = val
         return n
 
-    def add_input(self, name: str, t: TraceTensor, index: int) -> torch.fx.Node:
+    def add_input(self, name: str, tensor: TraceTensor, index: int) -> torch.fx.Node:
         n = self.graph.create_node("placeholder", name, (), {}, name=name)
-        meta = tensor_meta(t)
+        meta = tensor_meta(tensor)
         n.meta["val"] = meta
-        self._new_root(t, n, meta, _Memory(input=index))
+        self._new_root(tensor, n, meta, _Memory(input=index))
         return n
 
     def add_scalar_input(self, name: str, val: Any) -> torch.fx.Node:
@@ -127,30 +127,30 @@ class Functionalizer:
         return t
 
     def _new_root(
-        self, t: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None
+        self, tensor: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None
     ) -> _Alias:
         memory = memory or _Memory()
         a = memory.root = _Alias(memory, node, meta)
-        self._bind(t, a)
+        self._bind(tensor, a)
         return a
 
-    def _bind(self, t: torch.Tensor, a: _Alias) -> None:
-        self.aliases[id(t)] = a
+    def _bind(self, tensor: torch.Tensor, a: _Alias) -> None:
+        self.aliases[id(tensor)] = a
         if a.tensor is None:
-            a.tensor = t
-        self._keep.append(t)  # ids stay unique while the tensor lives
+            a.tensor = tensor
+        self._keep.append(tensor)  # ids stay unique while the tensor lives
 
-    def alias_of(self, t: torch.Tensor) -> _Alias:
-        a = self.aliases.get(id(t))
+    def alias_of(self, tensor: torch.Tensor) -> _Alias:
+        a = self.aliases.get(id(tensor))
         if a is None:
-            if isinstance(t, TraceTensor):
+            if isinstance(tensor, TraceTensor):
                 raise RuntimeError("a traced tensor reached the graph that no recorded operator made")
-            a = self.constant(t)
+            a = self.constant(tensor)
         return a
 
-    def rebind(self, t: torch.Tensor, to: torch.Tensor) -> None:
-        """Let `to` stand where `t` stood: as the tensor of that memory."""
-        a = self.aliases[id(t)]
+    def rebind(self, tensor: torch.Tensor, to: torch.Tensor) -> None:
+        """Let `to` stand where `tensor` stood: as the tensor of that memory."""
+        a = self.aliases[id(tensor)]
         a.tensor = to
         self._bind(to, a)
 
@@ -158,8 +158,8 @@ class Functionalizer:
         """Every tensor that the graph knows."""
         return [t for t in self._keep if isinstance(t, torch.Tensor)]
 
-    def node_of(self, t: torch.Tensor) -> torch.fx.Node:
-        return self._value(self.alias_of(t))
+    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
+        return self._value(self.alias_of(tensor))
 
     def _value(self, a: _Alias) -> torch.fx.Node:
         """The node with the present value of an alias."""
@@ -238,8 +238,8 @@ class Functionalizer:
         return x
 
     def _record_pure(self, op: Any, args: tuple, kwargs: dict, out: Any) -> None:
-        nargs = tuple([self._arg(a) for a in args])
-        nkwargs = {k: self._arg(v) for k, v in kwargs.items()} if kwargs else {}
+        nargs = tuple([self._arg(arg) for arg in args])
+        nkwargs = {name: self._arg(value) for name, value in kwargs.items()} if kwargs else {}
         if isinstance(out, TraceTensor):
             meta = out.tt_meta
             self._new_root(out, self.call(op, nargs, nkwargs, meta), meta)
@@ -254,15 +254,15 @@ class Functionalizer:
         ):  # it is there to raise, or for an effect
             self.call(op, nargs, nkwargs, ())
 
-    def _getitem(self, n: torch.fx.Node, i: int, val: TensorMeta) -> torch.fx.Node:
-        return self.call(operator.getitem, (n, i), {}, val)
+    def _getitem(self, node: torch.fx.Node, i: int, val: TensorMeta) -> torch.fx.Node:
+        return self.call(operator.getitem, (node, i), {}, val)
 
     def _record_view(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         source = args[0] if args else kwargs[info.arg_names[0]]
         parent = self.alias_of(source)
         self._value(parent)
-        rest = tuple([self._arg(a) for a in args[1:]])
-        nkw = {k: self._arg(v) for k, v in kwargs.items() if args or k != info.arg_names[0]}
+        rest = tuple([self._arg(arg) for arg in args[1:]])
+        nkw = {name: self._arg(value) for name, value in kwargs.items() if args or name != info.arg_names[0]}
         op = info.functional
         if info.kind == "metadata":
             if parent.memory.input is not None and parent.tensor is source:
@@ -296,10 +296,10 @@ class Functionalizer:
             return True
         begin, end = as_expr(view.storage_offset) - base.storage_offset, as_expr(0)
         last = begin
-        for n, st in zip(view.shape, view.stride):
-            last = last + (as_expr(n) - 1) * st
-        for n, st in zip(base.shape, base.stride):
-            end = end + (as_expr(n) - 1) * st
+        for size, st in zip(view.shape, view.stride):
+            last = last + (as_expr(size) - 1) * st
+        for size, st in zip(base.shape, base.stride):
+            end = end + (as_expr(size) - 1) * st
         return all(map(self._holds, (le(as_expr(0), begin), le(last, end))))
 
     def _holds(self, fact: Expr) -> bool:
@@ -309,8 +309,8 @@ class Functionalizer:
         def get(i: int) -> Any:
             return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
 
-        targets = [get(i) for i in info.writes]
-        flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+        targets = [get(write) for write in info.writes]
+        flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
         if any(t is None for t in flat):
             raise NotImplementedError(f"{info.op} writes to arguments, and this call leaves some of them out")
         self._refuse_shared_memory(info.op, flat, (*args, *kwargs.values()))
@@ -322,7 +322,7 @@ class Functionalizer:
         if info.functional is aten.bernoulli.p:
             return self._record_bernoulli(
                 targets[0],
-                [self._arg(a) for a in args[1:]],
+                [self._arg(arg) for arg in args[1:]],
                 {k: self._arg(v) for k, v in kwargs.items() if k != "self"},
             )
         returns = info.functional._schema.returns
@@ -330,14 +330,14 @@ class Functionalizer:
         if len(returns) > 1 and any(lists):
             raise NotImplementedError(f"{info.op} writes a list of tensors and gives other results, too")
         if info.kind == "out":
-            names = {info.arg_names[i] for i in info.writes}
-            fargs = [self._arg(a) for i, a in enumerate(args) if i not in info.writes]
+            names = {info.arg_names[write] for write in info.writes}
+            fargs = [self._arg(arg) for i, arg in enumerate(args) if i not in info.writes]
             fkw = {k: self._arg(v) for k, v in kwargs.items() if k not in names}
         else:
-            fargs, fkw = [self._arg(a) for a in args], {k: self._arg(v) for k, v in kwargs.items()}
-            for name, v in info.fill.items():
+            fargs, fkw = [self._arg(arg) for arg in args], {k: self._arg(v) for k, v in kwargs.items()}
+            for name, value in info.fill.items():
                 if name not in fkw and info.arg_names.index(name) >= len(fargs):
-                    fkw[name] = v
+                    fkw[name] = value
         val = _metas(info.rule, fargs, fkw) if info.rule is not None else None
         if val is None:
             val = tuple(self.alias_of(t).meta for t in flat)
@@ -358,13 +358,13 @@ class Functionalizer:
     def _record_on_copies(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         """An operator without a functional form of torch's: ours, which gives what it gives and what it has written."""
         given = {**dict(zip(info.arg_names, args)), **kwargs}
-        names = [info.arg_names[i] for i in info.writes]
+        names = [info.arg_names[write] for write in info.writes]
         outs = (out,) if isinstance(out, TraceTensor) or len(info.aliases) == 1 else out or ()
         fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
         lengths = tuple((k, len(given[k])) for k in names if isinstance(given[k], (list, tuple)))
         results = tuple(len(o) if isinstance(o, (list, tuple)) else None for o in fresh)
-        if lengths or any(n is not None for n in results):
-            own = [t for o, n in zip(fresh, results) for t in ((o,) if n is None else o)]
+        if lengths or any(result is not None for result in results):
+            own = [t for o, result in zip(fresh, results) for t in ((o,) if result is None else o)]
             for name, length in lengths:
                 given |= zip(spread_names(name, length), given.pop(name))
             whole = own[0] if len(own) == 1 else own
@@ -372,16 +372,16 @@ class Functionalizer:
         same = self._arguments_that_are_written(info, given)
         op = sharing(info.op, tuple(same.items())) if same else info.op
         form = functional_form(op)
-        written = [given[info.arg_names[i]] for i in info.writes if info.arg_names[i] not in same]
+        written = [given[info.arg_names[write]] for write in info.writes if info.arg_names[write] not in same]
         if form is None or not all(isinstance(o, TraceTensor) for o in fresh):
             raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
-        nargs = tuple(self._arg(a) for k, a in zip(info.arg_names, args) if k not in same)
+        nargs = tuple(self._arg(arg) for k, arg in zip(info.arg_names, args) if k not in same)
         nkwargs = {k: self._arg(v) for k, v in kwargs.items() if k not in same}
         metas = [*(o.tt_meta for o in fresh), *(self.alias_of(t).meta.replace(storage_offset=0) for t in written)]
         n = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
         values = [self._getitem(n, i, m) for i, m in enumerate(metas)] if len(metas) > 1 else [n]
-        for o, m, value in zip(fresh, metas, values):
-            self._new_root(o, value, m)
+        for o, meta, value in zip(fresh, metas, values):
+            self._new_root(o, value, meta)
         for t, name, value in zip(written, form.written, values[len(fresh) :]):
             self._write(t, value)
             if form.counts:
@@ -392,7 +392,7 @@ class Functionalizer:
         operator writes it may read again through them. Memory that they share in part is refused: on copies the
         operator would read what was there before."""
         same: dict[str, str] = {}
-        for w in (info.arg_names[i] for i in info.writes):
+        for w in (info.arg_names[write] for write in info.writes):
             if w in same:
                 continue
             a = self.alias_of(given[w])
@@ -423,10 +423,16 @@ class Functionalizer:
     def _refuse_shared_memory(self, op: Any, written: list, operands: tuple) -> None:
         """What torch's kernels refuse, they are to say: a write to memory in which an operand lies in part
         (x.add_(x.T), x[1:].add_(x[:-1])). They look at tensors without gaps alone; so does this."""
-        aliases = [self.aliases[id(x)] for x in operands if isinstance(x, torch.Tensor) and id(x) in self.aliases]
+        aliases = [
+            self.aliases[id(operand)]
+            for operand in operands
+            if isinstance(operand, torch.Tensor) and id(operand) in self.aliases
+        ]
         for t in written:
             a = self.alias_of(t)
-            if any(b is not a and b.memory is a.memory and self._partly_in(a.meta, b.meta) for b in aliases):
+            if any(
+                alias is not a and alias.memory is a.memory and self._partly_in(a.meta, alias.meta) for alias in aliases
+            ):
                 raise NotImplementedError(f"{op} writes to memory that one of its arguments shares in part")
 
     def _partly_in(self, a: TensorMeta, b: TensorMeta) -> bool:
@@ -440,21 +446,21 @@ class Functionalizer:
             return not (len(a.stride) == len(b.stride) and all(map(self._equal, a.stride, b.stride)))
         return self._holds(lt(begin, other_end)) and self._holds(lt(other_begin, end))
 
-    def several_views_of(self, t: torch.Tensor) -> str:
-        """The name of the operator (unbind, split, ...) that `t` is a part or a view of a part of: eager autograd
+    def several_views_of(self, tensor: torch.Tensor) -> str:
+        """The name of the operator (unbind, split, ...) that `tensor` is a part or a view of a part of: eager autograd
         refuses to write into it. Empty where there is none."""
-        a: _Alias | None = self.alias_of(t)
+        a: _Alias | None = self.alias_of(tensor)
         while a is not None and a.index is None:
             a = a.parent
         return a.op._schema.name.partition("::")[2] if a is not None else ""
 
-    def _record_bernoulli(self, t: torch.Tensor, args: list, kwargs: dict) -> None:
+    def _record_bernoulli(self, tensor: torch.Tensor, args: list, kwargs: dict) -> None:
         """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought
         into memory's order.
         """
-        meta = self.alias_of(t).meta
+        meta = self.alias_of(tensor).meta
         hints = self.env.hints if self.env is not None else {}
-        rank = [s if isinstance(s, int) else s.eval(hints) for s in meta.stride]
+        rank = [stride if isinstance(stride, int) else stride.eval(hints) for stride in meta.stride]
         order = sorted(range(len(rank)), key=lambda d: (-rank[d], d))
         one = TensorMeta((), (), meta.dtype, meta.device)
         m = views_meta.permute(meta, order)
@@ -481,7 +487,7 @@ class Functionalizer:
         if order != sorted(order):
             inverse = [order.index(d) for d in range(len(order))]
             n = self.call(aten.permute.default, (n, inverse), {}, views_meta.permute(n.meta["val"], inverse))
-        self._write(t, n)
+        self._write(tensor, n)
 
     def _fit(self, x: Any, to: TensorMeta) -> torch.fx.Node:
         """A value as it arrives in memory of that metadata: cast, moved and expanded."""
@@ -499,8 +505,8 @@ class Functionalizer:
             x = self.call(aten.expand.default, (x, list(to.shape)), {}, m)
         return x
 
-    def _write(self, t: torch.Tensor, value: torch.fx.Node) -> None:
-        a = self.alias_of(t)
+    def _write(self, tensor: torch.Tensor, value: torch.fx.Node) -> None:
+        a = self.alias_of(tensor)
         memory = a.memory
         memory.written = True
         steps = []
@@ -510,9 +516,9 @@ class Functionalizer:
             self._value(x.parent)
             x = x.parent
         values = [(a, value)]
-        for s in steps:
-            value = self._scatter(s, s.parent.node, value)
-            values.append((s.parent, value))
+        for step in steps:
+            value = self._scatter(step, step.parent.node, value)
+            values.append((step.parent, value))
         memory.version += 1
         for al, v in values:
             al.node, al.version = v, memory.version
@@ -567,7 +573,7 @@ class Functionalizer:
         """Close the graph: `values` are what the captured graph returns."""
         results: list[torch.fx.Node] = []
         slots: dict[int, int] = {}
-        handed_out = {v.input for v in values if isinstance(v, NewValue)}
+        handed_out = {value.input for value in values if isinstance(value, NewValue)}
 
         def slot(a: _Alias) -> int:
             """The result that holds the memory whose root is `a`, in the layout that eager gives it."""
@@ -581,11 +587,11 @@ class Functionalizer:
             return slots[key]
 
         counting = self._counting(values)
-        outputs = [self._output(v, slot, counting) for v in values]
+        outputs = [self._output(value, slot, counting) for value in values]
         mutations = []
         no_overlap = []
         writes = {}
-        for a in {id(a.memory): a.memory for a in self.aliases.values()}.values():
+        for a in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
             if a.input is not None and a.written:
                 no_overlap.append(a.input)
                 writes[a.input] = self._changes(a, a.root.tensor if a.root is not None else None)
@@ -611,15 +617,19 @@ class Functionalizer:
         """What operators of the program's write: of each piece of memory that has results, in the first of those that
         count its changes."""
         found: dict[tuple[int, Form, str, int], OwnWrite] = {}
-        for memory in {id(a.memory): a.memory for a in self.aliases.values()}.values():
+        for memory in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
             for k, (t, form, name) in enumerate(memory.own_writes):
                 if memory.input is not None:
                     root = memory.root.tensor if memory.root is not None else None
                     if root is None or counted_with(t, root):
                         found[id(memory), form, name, k] = OwnWrite(True, memory.input, form, name)
                     continue
-                for position, v in enumerate(values):
-                    if isinstance(v, TraceTensor) and self.alias_of(v).memory is memory and counted_with(t, v):
+                for position, value in enumerate(values):
+                    if (
+                        isinstance(value, TraceTensor)
+                        and self.alias_of(value).memory is memory
+                        and counted_with(t, value)
+                    ):
                         found[id(memory), form, name, k] = OwnWrite(False, position, form, name)
                         break
         return tuple(found.values())
@@ -642,12 +652,12 @@ class Functionalizer:
         """Of each piece of memory that has results, one by whose version they count its changes. Those of some `x.data`
         count their own, which entries see to (capture/entry)."""
         found: dict[int, torch.Tensor] = {}
-        for v in values:
-            if isinstance(v, TraceTensor):
-                memory = self.alias_of(v).memory
+        for value in values:
+            if isinstance(value, TraceTensor):
+                memory = self.alias_of(value).memory
                 root = memory.root.tensor if memory.root is not None else None
-                if id(memory) not in found or root is not None and counted_with(v, root):
-                    found[id(memory)] = v
+                if id(memory) not in found or root is not None and counted_with(value, root):
+                    found[id(memory)] = value
         return found
 
     def _changes(self, memory: _Memory, t: Any) -> int:
@@ -659,7 +669,7 @@ class Functionalizer:
 
     def _output(self, v: Any, slot: Any, counting: dict[int, torch.Tensor]) -> GraphOutput:
         if isinstance(v, NewValue):
-            root = next(a.memory.root for a in self.aliases.values() if a.memory.input == v.input)
+            root = next(alias.memory.root for alias in self.aliases.values() if alias.memory.input == v.input)
             return GraphOutput("buffer", slot(root), root.meta.replace(storage_offset=0, requires_grad=True))
         if isinstance(v, torch.Tensor):
             a = self.alias_of(v)
@@ -707,8 +717,8 @@ class Functionalizer:
 def _bytes_of(m: TensorMeta) -> tuple[Expr, Expr]:
     """Where a tensor without gaps begins and ends in its memory."""
     begin, elements = as_expr(m.storage_offset) * m.dtype.itemsize, as_expr(1)
-    for n in m.shape:
-        elements = elements * as_expr(n)
+    for size in m.shape:
+        elements = elements * as_expr(size)
     return begin, begin + elements * m.dtype.itemsize
 
 
@@ -722,7 +732,7 @@ def _metas(rule: Any, args: list, kwargs: dict) -> Any:
             return [m(y) for y in x]
         return x
 
-    return rule(*[m(a) for a in args], **{k: m(v) for k, v in kwargs.items()})
+    return rule(*[m(arg) for arg in args], **{name: m(value) for name, value in kwargs.items()})
 
 
 def _one_of_list(step: _Alias) -> tuple[Any, tuple]:
@@ -737,8 +747,8 @@ def _one_of_list(step: _Alias) -> tuple[Any, tuple]:
     sizes = step.args[0] if step.args else step.kwargs.get("split_size", step.kwargs.get("split_sizes"))
     if isinstance(sizes, (list, tuple)):
         start: Any = 0
-        for s in sizes[:i]:
-            start = fold(start + s)
+        for size in sizes[:i]:
+            start = fold(start + size)
     else:
         start = fold(sizes * i)
     return aten.slice.Tensor, (d, start, fold(start + step.meta.shape[d]))

@@ -23,20 +23,20 @@ _MODULE = "tcompile_module"  # in the metadata of autograd's nodes
 _saves: dict[type, bool] = {}  # class of autograd nodes -> whether its nodes save tensors
 
 
-def is_refused(t: torch.Tensor) -> bool:
+def is_refused(tensor: torch.Tensor) -> bool:
     """Whether t is a view (one of split()'s, or made under no_grad) that eager refuses to use, as its base was written
     into.
     """
     try:
-        _ = t.grad_fn  # to ask makes the view's history anew
+        _ = tensor.grad_fn  # to ask makes the view's history anew
     except RuntimeError:
         return True
     return False
 
 
-def node_of(t: torch.Tensor) -> Any:
+def node_of(tensor: torch.Tensor) -> Any:
     """`t.grad_fn`; None also for a view that eager refuses to use."""
-    return None if is_refused(t) else t.grad_fn
+    return None if is_refused(tensor) else tensor.grad_fn
 
 
 def gradients(
@@ -55,7 +55,7 @@ def gradients(
 
 def history(*tensors: torch.Tensor) -> set[Any]:
     """The autograd nodes that these were computed by."""
-    seen: set[Any] = {node_of(t) for t in tensors} - {None}
+    seen: set[Any] = {node_of(tensor) for tensor in tensors} - {None}
     todo = list(seen)
     while todo:
         for node, _ in todo.pop().next_functions:
@@ -73,7 +73,9 @@ def saves_tensors(node: Any) -> bool:
         # nodes of autograd.Functions, and writes through views, which hold a node of their own, do not say: taken to
         # save
         _saves[kind] = kind.__name__ != "AccumulateGrad" and (
-            any(n.startswith("_raw_saved_") for n in names) or "saved_tensors" in names or kind.__name__ == "CopySlices"
+            any(name.startswith("_raw_saved_") for name in names)
+            or "saved_tensors" in names
+            or kind.__name__ == "CopySlices"
         )
     return _saves[kind]
 
@@ -83,7 +85,9 @@ def remember_module(results: Any, module: str) -> None:
     over: to ask for their history makes it anew."""
     results = results if isinstance(results, (tuple, list)) else (results,)
     todo = [
-        t.grad_fn for t in results if isinstance(t, torch.Tensor) and t.requires_grad and not t._is_view() and t.grad_fn
+        result.grad_fn
+        for result in results
+        if isinstance(result, torch.Tensor) and result.requires_grad and not result._is_view() and result.grad_fn
     ]
     while todo:
         node = todo.pop()

@@ -66,8 +66,8 @@ def know_result(info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         follows = _followed[info.op] = info.op._schema.name.removeprefix("aten::") in _FOLLOWED
     if not follows:
         return
-    values = [_value(a) for a in args]
-    named = {k: _value(v) for k, v in kwargs.items()}
+    values = [_value(arg) for arg in args]
+    named = {name: _value(value) for name, value in kwargs.items()}
     if _UNKNOWN in values or _UNKNOWN in named.values():
         return
     if "device" in named:
@@ -126,6 +126,6 @@ def _attach(out: Any, compute: Callable[[], Any]) -> None:
 
 def _may_be_known(t: Any) -> bool:
     meta = t.tt_meta
-    if t.requires_grad or any(type(s) is not int for s in meta.shape) or t.numel() > FEW:
+    if t.requires_grad or any(type(size) is not int for size in meta.shape) or t.numel() > FEW:
         return False
     return meta.device.type == "cpu" or not (meta.dtype.is_floating_point or meta.dtype.is_complex)

@@ -64,8 +64,8 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 def _product(sizes: Sequence[Any]) -> Any:
     n: Any = 1
-    for s in sizes:
-        n = n * s
+    for size in sizes:
+        n = n * size
     return n
 
 

@@ -59,9 +59,9 @@ class OpInfo:
         ns, _, name = schema.name.partition("::")
         self.name = name if ns == "aten" else schema.name
         self.overload = op._overloadname
-        self.arg_names = tuple(a.name for a in schema.arguments)
+        self.arg_names = tuple(arg.name for arg in schema.arguments)
         self.writes = tuple(
-            i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+            i for i, arg in enumerate(schema.arguments) if arg.alias_info is not None and arg.alias_info.is_write
         )
         returns = [r for r in schema.returns if str(r.type) != "NoneType"]  # "-> None" is a result to a schema
         self.aliases = tuple(self._alias(schema, r) for r in returns)
@@ -78,10 +78,10 @@ class OpInfo:
         elif self.writes:
             self.kind = (
                 "out"
-                if any(schema.arguments[i].kwarg_only or schema.arguments[i].is_out for i in self.writes)
+                if any(schema.arguments[write].kwarg_only or schema.arguments[write].is_out for write in self.writes)
                 else "inplace"
             )
-        elif any(a is not None for a in self.aliases):
+        elif any(alias is not None for alias in self.aliases):
             self.kind = "view"
         else:
             self.kind = "pure"
@@ -109,9 +109,11 @@ class OpInfo:
 
     def _missing_defaults(self) -> dict[str, Any]:
         """Arguments that have a default in the in-place form only."""
-        required = {a.name for a in self.functional._schema.arguments if not a.has_default_value()}
+        required = {arg.name for arg in self.functional._schema.arguments if not arg.has_default_value()}
         return {
-            a.name: a.default_value for a in self.op._schema.arguments if a.has_default_value() and a.name in required
+            arg.name: arg.default_value
+            for arg in self.op._schema.arguments
+            if arg.has_default_value() and arg.name in required
         }
 
     @staticmethod
@@ -119,19 +121,19 @@ class OpInfo:
         if ret.alias_info is None:
             return None
         names = ret.alias_info.before_set
-        for i, a in enumerate(schema.arguments):
-            if a.alias_info is None:
+        for i, arg in enumerate(schema.arguments):
+            if arg.alias_info is None:
                 continue
             # a list of views (split, unbind) is declared as Tensor(a -> *) self with a result without names
-            if a.alias_info.before_set & names or (not names and "*" in a.alias_info.after_set):
+            if arg.alias_info.before_set & names or (not names and "*" in arg.alias_info.after_set):
                 return i
         return None
 
     def _functional(self, op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         ns, _, name = op._schema.name.partition("::")
         inputs = [
-            (a.name, str(a.type))
-            for i, a in enumerate(op._schema.arguments)
+            (arg.name, str(arg.type))
+            for i, arg in enumerate(op._schema.arguments)
             if self.kind != "out" or i not in self.writes
         ]
         candidates = (
@@ -139,21 +141,21 @@ class OpInfo:
             if self.kind == "out"
             else [_IRREGULAR.get(name, name[:-1] if name.endswith("_") else name), f"{name}_functional"]
         )
-        for c in candidates:
-            packet = getattr(getattr(torch.ops, ns), c, None)
+        for candidate in candidates:
+            packet = getattr(getattr(torch.ops, ns), candidate, None)
             if packet is None:
                 continue
             for o in packet.overloads():
                 f = getattr(packet, o)
                 if any(
-                    a.alias_info is not None and (a.alias_info.is_write or self.kind != "metadata")
-                    for a in f._schema.arguments
+                    arg.alias_info is not None and (arg.alias_info.is_write or self.kind != "metadata")
+                    for arg in f._schema.arguments
                 ):
                     continue
-                if [(a.name, str(a.type)) for a in f._schema.arguments] == inputs:
+                if [(arg.name, str(arg.type)) for arg in f._schema.arguments] == inputs:
                     return f
             f = getattr(packet, op._overloadname, None)
-            if f is not None and not any(a.alias_info is not None for a in f._schema.arguments):
+            if f is not None and not any(arg.alias_info is not None for arg in f._schema.arguments):
                 return f
         return None
 

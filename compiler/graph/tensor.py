@@ -68,10 +68,10 @@ class TraceTensor(torch.Tensor, Traced):
         if env is None:
             shape, stride, offset = meta.shape, meta.stride, meta.storage_offset
         else:
-            shape = [s if s.__class__ is int else wrap(s, env) for s in meta.shape]
+            shape = [size if size.__class__ is int else wrap(size, env) for size in meta.shape]
             stride = [s if s.__class__ is int else wrap(s, env) for s in meta.stride]
             offset = wrap(meta.storage_offset, env)
-            if any(s.__class__ is not int for s in shape):
+            if any(size.__class__ is not int for size in shape):
                 keys = _symbolic_keys
         t = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -223,17 +223,17 @@ def _sym(x: torch.SymInt) -> Any:
 
 
 def _find_env(args: Iterable[Any]) -> ShapeEnv | None:
-    for a in args:
-        c = a.__class__
+    for arg in args:
+        c = arg.__class__
         if c is TraceTensor:
-            if a.tt_env is not None:
-                return a.tt_env
+            if arg.tt_env is not None:
+                return arg.tt_env
         elif c is list or c is tuple:
-            env = _find_env(a)
+            env = _find_env(arg)
             if env is not None:
                 return env
         elif c is torch.SymInt:
-            return getattr(a.node, "env", None)
+            return getattr(arg.node, "env", None)
     return None
 
 
@@ -260,7 +260,7 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
         return instead(*args, **kwargs)
     info = op_info(op)
     if info.uncounted:
-        written = _flat([_argument(info, i, args, kwargs) for i in info.writes])
+        written = _flat([_argument(info, write, args, kwargs) for write in info.writes])
         torch.autograd.graph.increment_version([t for t in written if t is not None and not t.is_inference()])
     if info.composite is not None:
         # not op.decompose, which prefers Python decompositions that differ from C++ (dropout copies)
@@ -275,8 +275,8 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
         if kind == "pure" or kind == "view":
             if op is _READ and (value := known_values.known(args[0])) is not None:
                 return value.item()
-            margs = [_plain(a) for a in args]
-            mkwargs = {k: _plain(v) for k, v in kwargs.items()} if kwargs else kwargs
+            margs = [_plain(arg) for arg in args]
+            mkwargs = {name: _plain(v) for name, v in kwargs.items()} if kwargs else kwargs
             if info.rule is not None:
                 result = info.rule(*margs, **mkwargs)
             else:
@@ -318,8 +318,8 @@ _METADATA: dict[Any, Any] = {
 }
 
 
-def _sym_tuple(t: TraceTensor, field: str) -> list:
-    return [wrap(x, t.tt_env) for x in getattr(tensor_meta(t), field)]
+def _sym_tuple(tensor: TraceTensor, field: str) -> list:
+    return [wrap(x, tensor.tt_env) for x in getattr(tensor_meta(tensor), field)]
 
 
 def _wrap_results(info: OpInfo, result: Any, args: tuple, kwargs: dict, env: ShapeEnv | None) -> Any:
@@ -354,8 +354,8 @@ def _alias_storage(info: OpInfo, i: int, args: tuple, kwargs: dict) -> Storage |
 
 def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """In-place and out= operators: the shapes must fit; what was written to is what comes back."""
-    targets = [_argument(info, i, args, kwargs) for i in info.writes]
-    if any(isinstance(t, torch.Tensor) and not isinstance(t, TraceTensor) for t in targets):
+    targets = [_argument(info, write, args, kwargs) for write in info.writes]
+    if any(isinstance(target, torch.Tensor) and not isinstance(target, TraceTensor) for target in targets):
         raise NotImplementedError(f"{op} writes into a tensor that C++ made for itself, which the graph would not see")
     for t in _flat(targets):
         if t is not None:
@@ -364,9 +364,9 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
             if state.tracing_wrapper:
                 state.written_inside.append(t)
     fresh: list = []
-    names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()
-    margs = [_plain(a) for i, a in enumerate(args) if info.kind != "out" or i not in info.writes]
-    mkwargs = {k: _plain(v) for k, v in kwargs.items() if k not in names}
+    names = {info.arg_names[write] for write in info.writes} if info.kind == "out" else ()
+    margs = [_plain(arg) for i, arg in enumerate(args) if info.kind != "out" or i not in info.writes]
+    mkwargs = {name: _plain(value) for name, value in kwargs.items() if name not in names}
     if info.rule is not None or info.kind == "out" and info.functional is not None:
         # without a rule the operator that only gives its results is run: with out= arguments it would give these back,
         # resized
@@ -381,20 +381,22 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
             fresh, metas = metas[: len(metas) - len(flat)], metas[len(metas) - len(flat) :]
         if info.kind == "out":
             _check_outputs(info, flat, metas, tuple(margs), mkwargs)
-        for t, m in zip(flat, metas):
-            if isinstance(t, torch.Tensor) and isinstance(m, TensorMeta):
-                _check_written(op, tensor_meta(t), m)
+        for t, meta in zip(flat, metas):
+            if isinstance(t, torch.Tensor) and isinstance(meta, TensorMeta):
+                _check_written(op, tensor_meta(t), meta)
     elif info.functional is None:
         resizes = info.kind == "out" and op.namespace == "aten"  # (those of others give back what they are given)
         given = _outputs_without_elements(info, args, kwargs) if resizes else (args, kwargs)
-        result = meta_by_running(op, tuple(map(_plain, given[0])), {k: _plain(v) for k, v in given[1].items()})
+        result = meta_by_running(
+            op, tuple(map(_plain, given[0])), {key: _plain(value) for key, value in given[1].items()}
+        )
         return _results_of_a_write(info, result, args, kwargs)
     if info.n_results == 0:
         return None
     if fresh:
         wrapped = tuple(TraceTensor(m, state.env) for m in fresh)
         return wrapped if info.n_results > 1 else wrapped[0]
-    outs = tuple(_argument(info, j, args, kwargs) for j in info.aliases if j is not None)
+    outs = tuple(_argument(info, alias, args, kwargs) for alias in info.aliases if alias is not None)
     return outs[0] if info.n_results == 1 else outs
 
 
@@ -404,9 +406,9 @@ def _outputs_without_elements(info: OpInfo, args: tuple, kwargs: dict) -> tuple[
     def empty(t: Any) -> Any:
         return _plain(t).replace(shape=(0,), stride=(1,), storage_offset=0) if isinstance(t, TraceTensor) else t
 
-    names = {info.arg_names[i] for i in info.writes}
-    return [empty(a) if i in info.writes else a for i, a in enumerate(args)], {
-        k: empty(v) if k in names else v for k, v in kwargs.items()
+    names = {info.arg_names[write] for write in info.writes}
+    return [empty(arg) if i in info.writes else arg for i, arg in enumerate(args)], {
+        name: empty(value) if name in names else value for name, value in kwargs.items()
     }
 
 
@@ -418,34 +420,34 @@ def _results_of_a_write(info: OpInfo, result: Any, args: tuple, kwargs: dict) ->
         return None
     metas = result if info.n_results > 1 else (result,)
     outs = []
-    for j, m in zip(info.aliases, metas, strict=True):
-        if j is not None:
-            outs.append(_argument(info, j, args, kwargs))
-            if info.kind == "out" and isinstance(outs[-1], torch.Tensor) and isinstance(m, TensorMeta):
-                _check_written(info.op, tensor_meta(outs[-1]), m)  # one of another shape has been resized
-        elif isinstance(m, (list, tuple)):
-            outs.append([TraceTensor(x, state.env) if isinstance(x, TensorMeta) else x for x in m])
+    for alias, meta in zip(info.aliases, metas, strict=True):
+        if alias is not None:
+            outs.append(_argument(info, alias, args, kwargs))
+            if info.kind == "out" and isinstance(outs[-1], torch.Tensor) and isinstance(meta, TensorMeta):
+                _check_written(info.op, tensor_meta(outs[-1]), meta)  # one of another shape has been resized
+        elif isinstance(meta, (list, tuple)):
+            outs.append([TraceTensor(x, state.env) if isinstance(x, TensorMeta) else x for x in meta])
         else:
-            outs.append(TraceTensor(m, state.env) if isinstance(m, TensorMeta) else _public(m, state.env))
+            outs.append(TraceTensor(meta, state.env) if isinstance(meta, TensorMeta) else _public(meta, state.env))
     return tuple(outs) if info.n_results > 1 else outs[0]
 
 
 def _flat(targets: list) -> list:
-    return [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+    return [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
 
 
 def _check_outputs(info: OpInfo, targets: list, values: list, args: tuple, kwargs: dict) -> None:
     """Raises where eager refuses an out= argument, or does something with it that a copy of the result is not: it
     resizes one of another shape, and what is no operator of single elements may compute in the dtype of its output, or
     insist on one."""
-    for t, m in zip(targets, values, strict=True):
-        if not isinstance(t, torch.Tensor) or not isinstance(m, TensorMeta):
+    for target, value in zip(targets, values, strict=True):
+        if not isinstance(target, torch.Tensor) or not isinstance(value, TensorMeta):
             raise NotImplementedError(f"{info.op} leaves out one of its out= arguments")
-        meta = tensor_meta(t)
-        _check_written(info.op, meta, m)
+        meta = tensor_meta(target)
+        _check_written(info.op, meta, value)
         if (
-            meta.device != m.device
-            or meta.dtype is not m.dtype
+            meta.device != value.device
+            or meta.dtype is not value.dtype
             and (
                 torch.Tag.pointwise not in info.functional.tags
                 or len(targets) > 1
@@ -453,7 +455,7 @@ def _check_outputs(info: OpInfo, targets: list, values: list, args: tuple, kwarg
             )
         ):
             raise RuntimeError(
-                f"{info.op}: expected out tensor to have dtype {m.dtype} on {m.device}, but got {meta.dtype} on"
+                f"{info.op}: expected out tensor to have dtype {value.dtype} on {value.device}, but got {meta.dtype} on"
                 f" {meta.device} instead"
             )
 
@@ -463,7 +465,7 @@ def _reshaped_in_place(info: OpInfo, args: tuple, kwargs: dict) -> TraceTensor:
     t = args[0]
     if info.rule is None or not isinstance(t, TraceTensor) or t._is_view() and torch._C.is_grad_enabled():
         raise NotImplementedError(f"{info.op} changes the tensor's own shape or memory, which is not traced")
-    meta = info.rule(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+    meta = info.rule(*map(_plain, args), **{name: _plain(value) for name, value in kwargs.items()})
     with torch._C._DisableTorchDispatch():
         info.op(*args, **kwargs)  # C++ changes the wrapper's own sizes and strides
     t.tt_meta = meta
@@ -486,40 +488,40 @@ def from_meta(meta: TensorMeta, env: ShapeEnv | None = None, storage: Storage | 
     return TraceTensor(meta, env, storage, meta.requires_grad)
 
 
-def tensor_meta(t: torch.Tensor) -> TensorMeta:
+def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
     """TensorMeta of a TraceTensor or of a real (strided) tensor; sizes are ints or Exprs."""
-    if t.__class__ is TraceTensor:
-        m, env = t.tt_meta, t.tt_env
+    if tensor.__class__ is TraceTensor:
+        m, env = tensor.tt_meta, tensor.tt_env
         if env is not None and env.replacements:
 
             def now(xs: tuple) -> tuple:
                 return tuple(x if isinstance(x, int) else maybe_int(env.replace(x)) for x in xs)
 
             m = m.replace(shape=now(m.shape), stride=now(m.stride), storage_offset=now((m.storage_offset,))[0])
-        grad = t.requires_grad
+        grad = tensor.requires_grad
         return m if m.requires_grad == grad else m.replace(requires_grad=grad)
     return TensorMeta(
-        tuple(map(maybe_int, t.shape)),
-        tuple(map(maybe_int, t.stride())),
-        t.dtype,
-        t.device,
-        maybe_int(t.storage_offset()),
-        t.requires_grad,
+        tuple(map(maybe_int, tensor.shape)),
+        tuple(map(maybe_int, tensor.stride())),
+        tensor.dtype,
+        tensor.device,
+        maybe_int(tensor.storage_offset()),
+        tensor.requires_grad,
     )
 
 
-def _of_kind(t: torch.Tensor) -> AbstractContextManager[None]:
-    """What is made here is a tensor of inference mode where `t` is one: inside of it, views of others are not."""
-    return nullcontext() if t.is_inference() is torch.is_inference_mode_enabled() else torch.inference_mode(False)
+def _of_kind(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """What is made here is a tensor of inference mode where `tensor` is one: inside of it, views of others are not."""
+    return nullcontext() if tensor.is_inference() is torch.is_inference_mode_enabled() else torch.inference_mode(False)
 
 
-def counted_with(v: torch.Tensor, t: torch.Tensor) -> bool:
-    """Whether a write into `v` counts as a change of `t`: it does after detach(), and does not after `.data`."""
-    if v is t or v.is_inference() or t.is_inference():
+def counted_with(v: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether a write into `v` counts as a change of `tensor`: it does after detach(), and does not after `.data`."""
+    if v is tensor or v.is_inference() or tensor.is_inference():
         return True
-    own, before = v._version, t._version
+    own, before = v._version, tensor._version
     torch.autograd.graph.increment_version(v)
-    shared = t._version != before
+    shared = tensor._version != before
     torch._C._autograd._unsafe_set_version_counter((v,), (own,))
     return shared
 

@@ -58,12 +58,12 @@ def _record(captured: CapturedGraph) -> AtenGraph:
 
 
 def run_nodes(
-    f: Functionalizer,
+    functionalizer: Functionalizer,
     captured: CapturedGraph,
     keep_grad: bool,
     wrap_input: Callable[[Functionalizer, Any], Any] | None = None,
 ) -> tuple[list, tuple]:
-    """Run a captured graph node by node on TraceTensors, `f` listening: its inputs and what it returns.
+    """Run a captured graph node by node on TraceTensors, `functionalizer` listening: its inputs and what it returns.
 
     keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too. wrap_input: what the
     graph gets for an input tensor."""
@@ -75,14 +75,14 @@ def run_nodes(
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 i = len(inputs)
-                x = values[node] = _input(f, node, i, captured.inputs[i], captured, keep_grad)
+                x = values[node] = _input(functionalizer, node, i, captured.inputs[i], captured, keep_grad)
                 if wrap_input is not None and isinstance(x, TraceTensor):
-                    values[node] = wrap_input(f, x)
+                    values[node] = wrap_input(functionalizer, x)
                 inputs.append(values[node])
             elif node.op == "output":
                 result = map_arg(node.args[0], values.__getitem__)
             else:
-                values[node] = _run(f, gm, node, values)
+                values[node] = _run(functionalizer, gm, node, values)
     return inputs, tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
@@ -122,7 +122,7 @@ def _flatten(x: Any, into: list) -> None:
 
 
 def _input(
-    f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captured: CapturedGraph, keep_grad: bool
+    functionalizer: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captured: CapturedGraph, keep_grad: bool
 ) -> Any:
     val = node.meta.get("val")
     if val is None:
@@ -137,23 +137,25 @@ def _input(
             t = trace_tensor_like(val if keep_grad else val.detach(), captured.env)
         if isinstance(val, torch.nn.Parameter):
             t._is_param = True
-        f.add_input(spec.name, t, index)
+        functionalizer.add_input(spec.name, t, index)
         return t
     if isinstance(val, torch.SymInt):
-        n = f.add_scalar_input(spec.name, captured.env.to_expr(val))
-        f.symbols[str(n.meta["val"])] = n
+        n = functionalizer.add_scalar_input(spec.name, captured.env.to_expr(val))
+        functionalizer.symbols[str(n.meta["val"])] = n
         return val
-    f.add_scalar_input(spec.name, val)
+    functionalizer.add_scalar_input(spec.name, val)
     return val
 
 
-def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, values: dict) -> Any:
+def _run(functionalizer: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, values: dict) -> Any:
     stack = node.meta.get("stack") or []
-    f.where = {"stack": stack, "module": node.meta.get("module", "")}
+    functionalizer.where = {"stack": stack, "module": node.meta.get("module", "")}
     if isinstance(node.target, CheckpointCall):
-        f.where["checkpoint"] = node.name  # the partition of a joint graph computes these again in backward
-    if f.env is not None and stack:
-        f.env.location = (stack[-1][0], stack[-1][1])
+        functionalizer.where["checkpoint"] = (
+            node.name
+        )  # the partition of a joint graph computes these again in backward
+    if functionalizer.env is not None and stack:
+        functionalizer.env.location = (stack[-1][0], stack[-1][1])
     if node.op == "get_attr":
         out: Any = gm
         for part in node.target.split("."):
@@ -171,10 +173,10 @@ def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, value
             )
         else:
             raise NotImplementedError(f"captured graphs hold no {node.op} nodes")
-    if f.where["module"]:
-        remember_module(out, f.where["module"])
+    if functionalizer.where["module"]:
+        remember_module(out, functionalizer.where["module"])
     if isinstance(out, torch.Tensor) and not isinstance(out, TraceTensor):
-        made, out = out, f.lift(out, kept=node.op == "get_attr")
+        made, out = out, functionalizer.lift(out, kept=node.op == "get_attr")
         if node.op != "get_attr":
             know_literal(out, made)
     return out

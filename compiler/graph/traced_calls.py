@@ -43,7 +43,7 @@ def _between(packet: Any) -> Callable:
 
     def f(*args: Any, **kw: Any) -> Any:
         ends = [args[i] if i < len(args) else kw.get(name) for i, name in enumerate(("start", "end"))]
-        kinds = ["Tensor" if isinstance(x, torch.Tensor) else "Scalar" for x in ends]
+        kinds = ["Tensor" if isinstance(end, torch.Tensor) else "Scalar" for end in ends]
         return getattr(packet, "_".join(kinds) if "Tensor" in kinds else "default"), args, kw
 
     return f
@@ -136,7 +136,7 @@ def factory_overload(fn: Any, args: Sequence, kwargs: dict) -> Any:
         fn
         if fn.namespace == "aten"
         and made == ["Tensor"]
-        and not any("Tensor" in str(a.type) for a in fn._schema.arguments)
+        and not any("Tensor" in str(arg.type) for arg in fn._schema.arguments)
         else None
     )
 
@@ -146,11 +146,15 @@ def call_factory_overload(op: Any, args: Sequence, kwargs: dict) -> TraceTensor:
     if kwargs.get("generator") is not None:
         raise NotImplementedError(f"{op} with generator= is not traced")
     args, kwargs = (
-        [list(a) if isinstance(a, (list, tuple)) else a for a in args],
-        {k: list(v) if isinstance(v, (list, tuple)) else v for k, v in kwargs.items()},
+        [list(arg) if isinstance(arg, (list, tuple)) else arg for arg in args],
+        {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in kwargs.items()},
     )
-    kw = {k: v for k, v in kwargs.items() if v is not None and not (k == "pin_memory" and v is False)}
-    if any(a.name == "device" for a in op._schema.arguments):
+    kw = {
+        name: value
+        for name, value in kwargs.items()
+        if value is not None and not (name == "pin_memory" and value is False)
+    }
+    if any(arg.name == "device" for arg in op._schema.arguments):
         kw["device"] = torch.device(kw.get("device", "cpu"))
     return dispatch_operator(op, tuple(args), kw)
 
@@ -180,7 +184,7 @@ def _specialised(x: Any) -> Any:
 
 def _in_own_memory(x: Any) -> Any:
     """A copy of a tensor that is known by plain numbers, but for the place in memory that it is a view of."""
-    if isinstance(x, TraceTensor) and not any(isinstance(n, torch.SymInt) for n in x.shape):
+    if isinstance(x, TraceTensor) and not any(isinstance(size, torch.SymInt) for size in x.shape):
         return torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)
     return x
 
@@ -205,12 +209,16 @@ def _one_hot(x: TraceTensor, num_classes: Any = -1) -> Any:
 def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
     """fn(*args, **kwargs) on TraceTensors; factories give TraceTensors. Raises NotImplementedError for what cannot be
     traced (a generator, out= of a factory)."""
-    if is_factory(fn) and not any(isinstance(a, TraceTensor) for a in args):
+    if is_factory(fn) and not any(isinstance(arg, TraceTensor) for arg in args):
         kw = dict(kwargs)
         if kw.pop("generator", None) is not None or kw.pop("out", None) is not None:
             raise NotImplementedError(f"{fn.__name__} with generator= or out= is not traced")
         grad = kw.pop("requires_grad", False)
-        kw = {k: v for k, v in kw.items() if v is not None and not (k == "pin_memory" and v is False)}
+        kw = {
+            key: value
+            for key, value in kw.items()
+            if value is not None and not (key == "pin_memory" and value is False)
+        }
         if "device" in kw:
             kw["device"] = torch.device(kw["device"]) if not isinstance(kw["device"], torch.device) else kw["device"]
         op, oargs, okw = _FACTORIES[fn](*args, **kw)
@@ -222,12 +230,12 @@ def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
         return fn(*args, **kwargs) if fn is not torch._C._nn.one_hot else _one_hot(*args, **kwargs)
     except RuntimeError as e:
         if "NYI SymInt equality" in str(e):  # autograd's formulas look at exponents
-            return fn(*map(_known_number, args), **{k: _known_number(v) for k, v in kwargs.items()})
+            return fn(*map(_known_number, args), **{name: _known_number(value) for name, value in kwargs.items()})
         if "expected to contain only concrete integers" in str(e) or "when we expected a concrete int" in str(e):
             # a C++ composite makes a tensor of a symbolic size by itself: once more with the sizes fixed
-            return fn(*map(_specialised, args), **{k: _specialised(v) for k, v in kwargs.items()})
+            return fn(*map(_specialised, args), **{name: _specialised(value) for name, value in kwargs.items()})
         if fn in _PRODUCTS and "with symbolic sizes/strides" in str(e):  # torch 2.11, for a row at a place that varies
-            return fn(*map(_in_own_memory, args), **{k: _in_own_memory(v) for k, v in kwargs.items()})
+            return fn(*map(_in_own_memory, args), **{name: _in_own_memory(value) for name, value in kwargs.items()})
         if "data is not allocated yet" in str(e):  # a C++ composite read the values (tensor_split by a tensor, ...)
             raise DataDependentError(f"{getattr(fn, '__name__', fn)} reads a tensor's values") from None
         raise

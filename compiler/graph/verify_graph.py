@@ -23,65 +23,65 @@ def _fail(n: Any, what: str) -> None:
     raise VerifyError(f"graph stage: {n}: {what}")
 
 
-def verify(a: AtenGraph) -> None:
+def verify(aten_graph: AtenGraph) -> None:
     """Functional operators only, metadata everywhere, topological order, results fresh. Raises VerifyError naming the
     node.
     """
     seen: set[torch.fx.Node] = set()
-    placeholders = a.graph.find_nodes(op="placeholder")
-    if a.inputs and len(placeholders) != len(a.inputs):
-        _fail("inputs", f"{len(placeholders)} placeholders for {len(a.inputs)} inputs")
-    for n in a.graph.nodes:
-        for i in n.all_input_nodes:
+    placeholders = aten_graph.graph.find_nodes(op="placeholder")
+    if aten_graph.inputs and len(placeholders) != len(aten_graph.inputs):
+        _fail("inputs", f"{len(placeholders)} placeholders for {len(aten_graph.inputs)} inputs")
+    for node in aten_graph.graph.nodes:
+        for i in node.all_input_nodes:
             if i not in seen:
-                _fail(n, f"uses {i} before it is made")
-        seen.add(n)
-        if n.op == "output":
+                _fail(node, f"uses {i} before it is made")
+        seen.add(node)
+        if node.op == "output":
             continue
-        val = n.meta.get("val")
-        if val is None and n.op != "placeholder":
-            _fail(n, "has no metadata (meta['val'])")
-        if n.op == "get_attr" and n.target not in a.constants:
-            _fail(n, f"names the constant {n.target!r}, which is not kept")
-        if n.op == "call_function":
-            _check_call(n, val)
-        elif n.op not in ("placeholder", "get_attr"):
-            _fail(n, f"{n.op} nodes do not belong in an aten graph")
-    _check_results(a)
+        val = node.meta.get("val")
+        if val is None and node.op != "placeholder":
+            _fail(node, "has no metadata (meta['val'])")
+        if node.op == "get_attr" and node.target not in aten_graph.constants:
+            _fail(node, f"names the constant {node.target!r}, which is not kept")
+        if node.op == "call_function":
+            _check_call(node, val)
+        elif node.op not in ("placeholder", "get_attr"):
+            _fail(node, f"{node.op} nodes do not belong in an aten graph")
+    _check_results(aten_graph)
 
 
-def _check_call(n: torch.fx.Node, val: Any) -> None:
-    t = n.target
+def _check_call(node: torch.fx.Node, val: Any) -> None:
+    t = node.target
     if t is operator.getitem:
-        if not isinstance(n.args[0].meta["val"], tuple) or not 0 <= n.args[1] < len(n.args[0].meta["val"]):
-            _fail(n, "getitem of a node without that many results")
+        if not isinstance(node.args[0].meta["val"], tuple) or not 0 <= node.args[1] < len(node.args[0].meta["val"]):
+            _fail(node, "getitem of a node without that many results")
         return
     if not isinstance(t, torch._ops.OpOverload):
-        _fail(n, f"target {t!r} is not an operator of torch")
-    if any(x.alias_info is not None and x.alias_info.is_write for x in t._schema.arguments):
-        _fail(n, f"{t} writes its arguments")
+        _fail(node, f"target {t!r} is not an operator of torch")
+    if any(arg.alias_info is not None and arg.alias_info.is_write for arg in t._schema.arguments):
+        _fail(node, f"{t} writes its arguments")
     if t not in OPSET and gives_views(t):
-        _fail(n, f"{t} is a view that is not in the closed set")
+        _fail(node, f"{t} is a view that is not in the closed set")
     for m in val if isinstance(val, tuple) else (val,):
         if isinstance(m, TensorMeta):
             if len(m.shape) != len(m.stride):
-                _fail(n, f"{len(m.shape)} sizes but {len(m.stride)} strides")
+                _fail(node, f"{len(m.shape)} sizes but {len(m.stride)} strides")
             if any(not isinstance(s, (int, Expr)) for s in (*m.shape, *m.stride)):
-                _fail(n, f"sizes and strides must be ints or Exprs, got {m.shape}, {m.stride}")
-    _check_args(n, n.args)
+                _fail(node, f"sizes and strides must be ints or Exprs, got {m.shape}, {m.stride}")
+    _check_args(node, node.args)
 
 
-def _check_args(n: torch.fx.Node, x: Any) -> None:
+def _check_args(node: torch.fx.Node, x: Any) -> None:
     if isinstance(x, (list, tuple)):
         for y in x:
-            _check_args(n, y)
+            _check_args(node, y)
     elif isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool, torch.Tensor)):
-        _fail(n, f"holds {type(x).__name__} as an argument")
+        _fail(node, f"holds {type(x).__name__} as an argument")
 
 
-def _check_results(a: AtenGraph) -> None:
-    r = a.results
-    for o in a.plan:
+def _check_results(aten_graph: AtenGraph) -> None:
+    r = aten_graph.results
+    for o in aten_graph.plan:
         if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node":
             slot = o.value if o.kind == "buffer" else o.value[1]
             n = r[slot]
@@ -90,6 +90,6 @@ def _check_results(a: AtenGraph) -> None:
             if gives_views(n.target):
                 _fail(n, f"is handed out as a fresh tensor but is a view ({n.target})")
             if o.kind == "buffer":
-                m = n.meta["val"]
-                if (m.shape, m.stride, m.dtype) != (o.meta.shape, o.meta.stride, o.meta.dtype):
-                    _fail(n, f"output is {m} with strides {m.stride}, eager gives {o.meta} with {o.meta.stride}")
+                meta = n.meta["val"]
+                if (meta.shape, meta.stride, meta.dtype) != (o.meta.shape, o.meta.stride, o.meta.dtype):
+                    _fail(n, f"output is {meta} with strides {meta.stride}, eager gives {o.meta} with {o.meta.stride}")

@@ -122,50 +122,50 @@ def _bind(e: Any, got: int, least: int, bindings: dict[str, int]) -> Any:
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     stride: list[int] = []
     step = 1
-    for n in reversed(shape):
+    for size in reversed(shape):
         stride.append(step)
-        step *= max(n, 1)
+        step *= max(size, 1)
     return tuple(reversed(stride))
 
 
 def _was_contiguous(spec: Any) -> bool:
     """Whether the entry was made for strides that a contiguous tensor of its sizes has."""
-    hints = [e if isinstance(e, int) else 7 + 2 * i for i, e in enumerate(spec.shape)]
-    symbols = {e.name: h for e, h in zip(spec.shape, hints) if is_symbol(e)}
+    hints = [size if isinstance(size, int) else 7 + 2 * i for i, size in enumerate(spec.shape)]
+    symbols = {size.name: hint for size, hint in zip(spec.shape, hints) if is_symbol(size)}
     try:
-        got = [e if e is None or isinstance(e, int) else e.eval(symbols) for e in spec.stride]
+        got = [stride if stride is None or isinstance(stride, int) else stride.eval(symbols) for stride in spec.stride]
     except KeyError:
         return False
     return all(e is None or e == w for e, w in zip(got, _contiguous(hints)))
 
 
-def _tensor(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    spec = g.expected
+def _tensor(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
+    spec = guard.expected
     if not isinstance(value, TensorDescription):
-        return tensor_failure(g, name, "type", spec.type, type(value))
+        return tensor_failure(guard, name, "type", spec.type, type(value))
     for detail in ("dtype", "device", "requires_grad"):
         got = getattr(value, detail)
         if got is not None and detail == "device":
             got = torch.device(got)
         if got is not None and got != getattr(spec, detail):
-            return tensor_failure(g, name, detail, getattr(spec, detail), got)
+            return tensor_failure(guard, name, detail, getattr(spec, detail), got)
     if value.shape is None:
         return None
     if len(value.shape) != len(spec.shape):
-        return tensor_failure(g, name, "ndim", len(spec.shape), len(value.shape))
+        return tensor_failure(guard, name, "ndim", len(spec.shape), len(value.shape))
     for what, wanted, sizes, least in (
         ("shape", spec.shape, value.shape, 2),
         ("stride", spec.stride, _stride(spec, value), None),
     ):
-        for d, (w, n) in enumerate(zip(wanted, sizes)):
+        for d, (w, size) in enumerate(zip(wanted, sizes)):
             if is_symbol(w):
-                w = _bind(w, n, n if least is None else least, bindings)
+                w = _bind(w, size, size if least is None else least, bindings)
                 if w is None:
                     continue
             elif not isinstance(w, int):
                 continue
-            if w != n:
-                return tensor_failure(g, name, f"{what}[{d}]", w, n)
+            if w != size:
+                return tensor_failure(guard, name, f"{what}[{d}]", w, size)
     return None
 
 
@@ -176,63 +176,63 @@ def _stride(spec: Any, value: TensorDescription) -> tuple[int, ...]:
     return _contiguous(value.shape) if value.shape is not None and _was_contiguous(spec) else ()
 
 
-def _sizes(g: Guard, value: TensorDescription, bindings: dict[str, int]) -> GuardFailure | None:
+def _sizes(guard: Guard, value: TensorDescription, bindings: dict[str, int]) -> GuardFailure | None:
     """Sizes and strides that are expressions, once all symbols are bound."""
     if value.shape is None:
         return None
     for what, wanted, sizes in (
-        ("shape", g.expected.shape, value.shape),
-        ("stride", g.expected.stride, _stride(g.expected, value)),
+        ("shape", guard.expected.shape, value.shape),
+        ("stride", guard.expected.stride, _stride(guard.expected, value)),
     ):
-        for d, (e, n) in enumerate(zip(wanted, sizes)):
+        for d, (e, size) in enumerate(zip(wanted, sizes)):
             if (
                 hasattr(e, "eval")
                 and not is_symbol(e)
                 and e.symbol_names() <= bindings.keys()
-                and e.eval(bindings) != n
+                and e.eval(bindings) != size
             ):
-                name = g.source.name()  # type: ignore[union-attr]
-                return tensor_failure(g, name, f"{what}[{d}]", e.eval(bindings), n)
+                name = guard.source.name()  # type: ignore[union-attr]
+                return tensor_failure(guard, name, f"{what}[{d}]", e.eval(bindings), size)
     return None
 
 
-def _predicate(g: Guard, bindings: dict[str, int]) -> GuardFailure | None:
-    e = g.expected
+def _predicate(guard: Guard, bindings: dict[str, int]) -> GuardFailure | None:
+    e = guard.expected
     if not hasattr(e, "eval") or not e.symbol_names() <= bindings.keys():
         return None
     try:
-        return None if e.eval(bindings) else predicate_failure(g, bindings)
+        return None if e.eval(bindings) else predicate_failure(guard, bindings)
     except ZeroDivisionError:
-        return predicate_failure(g, bindings)
+        return predicate_failure(guard, bindings)
 
 
-def _int_symbol(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    least = -INT_LIMIT if is_signed(g.expected.name) else 2
-    fits = type(value) is int and value < INT_LIMIT and _bind(g.expected, value, least, bindings) is None
-    return None if fits else plain_failure(g, name, value)
+def _int_symbol(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
+    least = -INT_LIMIT if is_signed(guard.expected.name) else 2
+    fits = type(value) is int and value < INT_LIMIT and _bind(guard.expected, value, least, bindings) is None
+    return None if fits else plain_failure(guard, name, value)
 
 
-def _equals(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    return None if const_equal(value, g.expected) else plain_failure(g, name, value)
+def _equals(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
+    return None if const_equal(value, guard.expected) else plain_failure(guard, name, value)
 
 
-def _identity(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    return None if value is present(g.expected) else plain_failure(g, name, value)
+def _identity(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
+    return None if value is present(guard.expected) else plain_failure(guard, name, value)
 
 
-def _type(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    return None if type(value) is present(g.expected) else plain_failure(g, name, value)
+def _type(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
+    return None if type(value) is present(guard.expected) else plain_failure(guard, name, value)
 
 
-def _float(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    return None if float_holds(value, g.expected or ()) else plain_failure(g, name, value)
+def _float(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
+    return None if float_holds(value, guard.expected or ()) else plain_failure(guard, name, value)
 
 
-def _len(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
+def _len(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
     try:
-        return None if length(value) == g.expected else plain_failure(g, name, value)
+        return None if length(value) == guard.expected else plain_failure(guard, name, value)
     except Unreachable:
-        return plain_failure(g, name, value)
+        return plain_failure(guard, name, value)
 
 
 _CHECKS = {

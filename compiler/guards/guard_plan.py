@@ -78,30 +78,32 @@ class _Check:
     cost: int = 0
 
 
-def _validate(i: int, g: Guard, n_locals: int) -> None:
-    if g.kind not in KINDS:
-        raise ValueError(f"guard {i} has the unknown kind {g.kind!r}; kinds are {', '.join(KINDS)}")
-    if g.source is None and g.kind not in ("STATE", "PREDICATE", "NO_ALIAS", "NO_OVERLAP"):
-        raise ValueError(f"guard {i} ({g.kind}) needs a source")
-    if g.kind == "EQUALS" and not is_constant(g.expected):
+def _validate(i: int, guard: Guard, n_locals: int) -> None:
+    if guard.kind not in KINDS:
+        raise ValueError(f"guard {i} has the unknown kind {guard.kind!r}; kinds are {', '.join(KINDS)}")
+    if guard.source is None and guard.kind not in ("STATE", "PREDICATE", "NO_ALIAS", "NO_OVERLAP"):
+        raise ValueError(f"guard {i} ({guard.kind}) needs a source")
+    if guard.kind == "EQUALS" and not is_constant(guard.expected):
         raise ValueError(
-            f"guard {i}: EQUALS holds immutable constants only, got {type(g.expected).__name__} for "
-            f"{g.source.name() if g.source else None}; guard its parts, or its identity"
+            f"guard {i}: EQUALS holds immutable constants only, got {type(guard.expected).__name__} for "
+            f"{guard.source.name() if guard.source else None}; guard its parts, or its identity"
         )
-    if g.kind == "TENSOR" and not isinstance(g.expected, TensorSpec):
-        raise ValueError(f"guard {i}: TENSOR expects a TensorSpec, got {type(g.expected).__name__}")
-    if g.kind == "STATE":
-        for name in g.expected:
+    if guard.kind == "TENSOR" and not isinstance(guard.expected, TensorSpec):
+        raise ValueError(f"guard {i}: TENSOR expects a TensorSpec, got {type(guard.expected).__name__}")
+    if guard.kind == "STATE":
+        for name in guard.expected:
             if name not in STATE_FIELDS and "." not in name:
                 raise ValueError(f"guard {i}: unknown state {name!r}; known are {', '.join(STATE_FIELDS)}")
-    if g.source is not None and g.source.root.kind == "local" and not 0 <= g.source.root.key[0] < n_locals:
-        raise ValueError(f"guard {i}: {g.source.name()} is local {g.source.root.key[0]} of a frame with {n_locals}")
+    if guard.source is not None and guard.source.root.kind == "local" and not 0 <= guard.source.root.key[0] < n_locals:
+        raise ValueError(
+            f"guard {i}: {guard.source.name()} is local {guard.source.root.key[0]} of a frame with {n_locals}"
+        )
 
 
-def _symbol_of(i: int, g: Guard) -> Any:
-    if not is_symbol(g.expected):
-        raise ValueError(f"guard {i}: INT_SYMBOL expects a bare size symbol, got {g.expected!r}")
-    return g.expected.name
+def _symbol_of(i: int, guard: Guard) -> Any:
+    if not is_symbol(guard.expected):
+        raise ValueError(f"guard {i}: INT_SYMBOL expects a bare size symbol, got {guard.expected!r}")
+    return guard.expected.name
 
 
 def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
@@ -112,46 +114,52 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
     def number(name: str) -> int:
         return symbols.setdefault(name, len(symbols))
 
-    for i, g in enumerate(guards):
-        _validate(i, g, n_locals)
-        kind = g.kind
-        sources: tuple = (g.source,) if g.source is not None else ()
-        payload = g.expected
-        if g.kind in ("NO_ALIAS", "NO_OVERLAP"):
-            sources, payload = tuple(g.expected), None
-        elif g.kind == "ALIAS":
-            sources, payload = (g.source, g.expected), None
-        elif g.kind == "INT_SYMBOL":
-            payload = (number(_symbol_of(i, g)), g.expected.name)
-        elif g.kind == "WEAK_ID":
+    for i, guard in enumerate(guards):
+        _validate(i, guard, n_locals)
+        kind = guard.kind
+        sources: tuple = (guard.source,) if guard.source is not None else ()
+        payload = guard.expected
+        if guard.kind in ("NO_ALIAS", "NO_OVERLAP"):
+            sources, payload = tuple(guard.expected), None
+        elif guard.kind == "ALIAS":
+            sources, payload = (guard.source, guard.expected), None
+        elif guard.kind == "INT_SYMBOL":
+            payload = (number(_symbol_of(i, guard)), guard.expected.name)
+        elif guard.kind == "WEAK_ID":
             payload = _weak(payload)
             if not isinstance(payload, weakref.ref):
                 kind = "ID"
-        elif g.kind == "ID" and type(payload) is Weak:
+        elif guard.kind == "ID" and type(payload) is Weak:
             kind = "WEAK_ID"
-        elif g.kind == "PREDICATE":
+        elif guard.kind == "PREDICATE":
             sources = ()
-        elif g.kind == "TENSOR":
-            spec = g.expected
+        elif guard.kind == "TENSOR":
+            spec = guard.expected
             for e in (*spec.shape, *spec.stride):
                 if is_symbol(e):
                     number(e.name)
             deferred = tuple(
-                (what, d, e)
+                (what, d, size)
                 for what, sizes in (("size", spec.shape), ("stride", spec.stride))
-                for d, e in enumerate(sizes)
-                if e is not None and not isinstance(e, int) and not is_symbol(e)
+                for d, size in enumerate(sizes)
+                if size is not None and not isinstance(size, int) and not is_symbol(size)
             )
             if deferred:
                 checks.append(_Check(i, "SIZES", sources, deferred, _COST["SIZES"]))
         checks.append(_Check(i, kind, sources, payload, _COST[kind]))
     plan.symbols = list(symbols)
-    for c in checks:
-        exprs = [c.payload] if c.kind == "PREDICATE" else [e for _, _, e in c.payload] if c.kind == "SIZES" else []
+    for check in checks:
+        exprs = (
+            [check.payload]
+            if check.kind == "PREDICATE"
+            else [e for _, _, e in check.payload]
+            if check.kind == "SIZES"
+            else []
+        )
         for e in exprs:
             unbound: frozenset[str] = getattr(e, "symbol_names", frozenset)() - symbols.keys()
             if unbound:
-                raise ValueError(f"guard {c.index}: no guard binds the size symbols {sorted(unbound)} of {e!r}")
+                raise ValueError(f"guard {check.index}: no guard binds the size symbols {sorted(unbound)} of {e!r}")
     _emit(plan, checks)
     return plan
 
@@ -164,24 +172,24 @@ class _Placing:
         self.pins: dict[Source, tuple[str, Any]] = {}
         self.has_tensor: set[Source] = set()
         self.watched: dict[Source, bool] = {}
-        for c in checks:
-            if len(c.sources) == 1:
-                s = c.sources[0]
-                self.costs[s] = max(self.costs.get(s, 0), c.cost)
-                if c.kind in _PINNING:
-                    self.pins.setdefault(s, ("const" if c.kind == "ID" else "weak", c.payload))
-                if c.kind == "TENSOR":
+        for check in checks:
+            if len(check.sources) == 1:
+                s = check.sources[0]
+                self.costs[s] = max(self.costs.get(s, 0), check.cost)
+                if check.kind in _PINNING:
+                    self.pins.setdefault(s, ("const" if check.kind == "ID" else "weak", check.payload))
+                if check.kind == "TENSOR":
                     self.has_tensor.add(s)
 
-    def is_watched(self, s: Source) -> bool:
-        known = self.watched.get(s)
+    def is_watched(self, source: Source) -> bool:
+        known = self.watched.get(source)
         if known is None:
-            if s.base is None:
-                known = s.kind in ("const", "global", "builtin")
+            if source.base is None:
+                known = source.kind in ("const", "global", "builtin")
             else:
-                fixed = s.base in self.pins or self.is_watched(s.base) or _is_root(s.base)
-                known = fixed and s.base not in self.has_tensor and s.kind in _WATCHED_STEPS
-            self.watched[s] = known
+                fixed = source.base in self.pins or self.is_watched(source.base) or _is_root(source.base)
+                known = fixed and source.base not in self.has_tensor and source.kind in _WATCHED_STEPS
+            self.watched[source] = known
         return known
 
     def after_watched(self, s: Source | None) -> bool:
@@ -194,32 +202,34 @@ class _Placing:
 
     def cost(self, c: _Check) -> int:
         cost = c.cost
-        for s in c.sources:
-            p = s.base
+        for source in c.sources:
+            p = source.base
             while p is not None:
-                if p in self.costs and (self.is_watched(p) == self.is_watched(s)):
+                if p in self.costs and (self.is_watched(p) == self.is_watched(source)):
                     cost = max(cost, min(self.costs[p], 3))
                 p = p.base
         return cost
 
     def place(self, c: _Check) -> int:
-        if c.sources and all(self.is_watched(s) for s in c.sources) and c.kind not in _NEVER_WATCHED:
+        if c.sources and all(self.is_watched(source) for source in c.sources) and c.kind not in _NEVER_WATCHED:
             return 1
-        if c.cost >= 4 or any(self.after_watched(s) for s in c.sources):
+        if c.cost >= 4 or any(self.after_watched(source) for source in c.sources):
             return 2
         return 0
 
 
-def _is_root(s: Source) -> bool:
+def _is_root(source: Source) -> bool:
     """A parameter: what hangs from it is watched as long as the same object comes in."""
-    return s.kind in ("local", "closure")
+    return source.kind in ("local", "closure")
 
 
 def _emit(plan: Plan, checks: list[_Check]) -> None:
     placing = _Placing(checks)
     is_watched, pins = placing.is_watched, placing.pins
     lists = (plan.first, plan.watched, plan.last)
-    ordered = sorted((placing.place(c), placing.cost(c), _depth(c), c.index, n) for n, c in enumerate(checks))
+    ordered = sorted(
+        (placing.place(check), placing.cost(check), _depth(check), check.index, n) for n, check in enumerate(checks)
+    )
     slots: dict[Any, int] = {}
 
     def new_slot(key: Any) -> int:
@@ -227,20 +237,20 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
         plan.n_slots += 1
         return slots[key]
 
-    def load(s: Source, out: list[tuple]) -> int:
-        found = slots.get(s)
+    def load(source: Source, out: list[tuple]) -> int:
+        found = slots.get(source)
         if found is not None:
             return found
-        if is_watched(s) and out is not plan.watched:
-            return load(s, plan.watched)  # the slot is filled before `last` runs
-        base, kind, parent = -1, s.kind, s.base
-        key = s.key[0] if kind in ("local", "closure") else s.key if kind != "const" else s.held
+        if is_watched(source) and out is not plan.watched:
+            return load(source, plan.watched)  # the slot is filled before `last` runs
+        base, kind, parent = -1, source.kind, source.base
+        key = source.key[0] if kind in ("local", "closure") else source.key if kind != "const" else source.held
         if type(key) is Weak and kind == "const":
             kind = "weak"
         if kind == "attr" and key == "__func__" and parent is not None and parent.kind == "attr":
             kind, key, parent = "method", parent.key, parent.base  # obj.method.__func__: no bound method is made
         if parent is not None:
-            if is_watched(s) and not is_watched(parent):
+            if is_watched(source) and not is_watched(parent):
                 base = slots[("pin", parent)] if ("pin", parent) in slots else -1
                 if base < 0:
                     pin, obj = pins.get(parent, ("pin", None))
@@ -249,13 +259,13 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
                     plan.watched.append(("load", base, pin, root, obj))
             else:
                 base = load(parent, out)
-        slot = new_slot(s)
+        slot = new_slot(source)
         out.append(("load", slot, kind, base, key))
         return slot
 
     for where, _, _, _, n in ordered:
         c, out = checks[n], lists[where]
-        found = tuple(load(s, out) for s in c.sources)
+        found = tuple(load(source, out) for source in c.sources)
         many = c.kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP")
         out.append(("check", c.index, c.kind, found if many else found[0] if found else -1, c.payload))
 
@@ -272,4 +282,4 @@ def _weak(expected: Any) -> Any:
 
 
 def _depth(c: _Check) -> int:
-    return max((len(s.path()) for s in c.sources), default=0)
+    return max((len(source.path()) for source in c.sources), default=0)

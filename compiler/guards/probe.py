@@ -50,8 +50,8 @@ def _one(what: str, candidates: Iterable[T]) -> T:
     return found[0]
 
 
-def _keys(t: torch.Tensor) -> int:
-    return torch._C._dispatch_keys(t).raw_repr()
+def _keys(tensor: torch.Tensor) -> int:
+    return torch._C._dispatch_keys(tensor).raw_repr()
 
 
 def _examples() -> list[torch.Tensor]:
@@ -107,9 +107,9 @@ def _find_layout() -> tuple[int, ...]:
             if all(run_of(i, t, s, n) for t, s in zip(tensors, signed))
         ),
     )
-    for t in tensors:
-        if t.dim() > inline:
-            if _words(words[id(t)][sizes + 1], 2 * t.dim()) != [*t.shape, *t.stride()]:
+    for tensor in tensors:
+        if tensor.dim() > inline:
+            if _words(words[id(tensor)][sizes + 1], 2 * tensor.dim()) != [*tensor.shape, *tensor.stride()]:
                 raise _NotFound("no place for the sizes of tensors with many dimensions")
     past = sizes + 1 + 2 * inline
     offset = _WORD * _one(
@@ -135,14 +135,14 @@ def _find_layout() -> tuple[int, ...]:
 def _find_dtype(words: dict[int, list[int]], tensors: list[torch.Tensor], past: int) -> int:
     """The word whose low 40 bits name dtype (16 bits) and device (type, index, present: 8 bits each)."""
     by_kind: dict[tuple, list[int]] = {}
-    for t in tensors:
-        by_kind.setdefault((t.dtype, t.device), []).append(id(t))
+    for tensor in tensors:
+        by_kind.setdefault((tensor.dtype, tensor.device), []).append(id(tensor))
     for i in range(past, _IMPL_WORDS):
         values = {kind: {words[t][i] & 0xFFFFFFFFFF for t in ids} for kind, ids in by_kind.items()}
-        if all(len(v) == 1 for v in values.values()):
-            flat = {kind: next(iter(v)) for kind, v in values.items()}
-            dtypes = {kind[0]: v & 0xFFFF for kind, v in flat.items()}
-            devices = {kind[1]: v >> 16 for kind, v in flat.items()}
+        if all(len(value) == 1 for value in values.values()):
+            flat = {kind: next(iter(value)) for kind, value in values.items()}
+            dtypes = {kind[0]: value & 0xFFFF for kind, value in flat.items()}
+            devices = {kind[1]: value >> 16 for kind, value in flat.items()}
             if (
                 len(set(flat.values())) == len(flat)
                 and len(set(dtypes.values())) == len(dtypes)
@@ -177,8 +177,8 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
         ),
     )
 
-    def meta(t: torch.Tensor) -> bytes:
-        address = _u64(t._cdata + autograd)
+    def meta(tensor: torch.Tensor) -> bytes:
+        address = _u64(tensor._cdata + autograd)
         return ctypes.string_at(address, _usable(address))
 
     on = [meta(t) for t in leaf]
@@ -204,16 +204,16 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
     level = torch._C._enter_dual_level()
     try:
         duals = [torch._VF._make_dual(torch.empty(3), torch.empty(3), level=level) for _ in range(3)]
-        dual_bytes = [meta(t) for t in duals]
+        dual_bytes = [meta(dual) for dual in duals]
         views = [torch.empty(3, requires_grad=True).view(3), torch.empty(4).view(2, 2).requires_grad_()]
-        others = leaves + inners + [meta(t) for t in views]
+        others = leaves + inners + [meta(view) for view in views]
         n = min(map(len, (*dual_bytes, *others)))
         fw_grad = _one(
             "the tangent",
             (
                 k
                 for k in range(0, n - 7, _WORD)
-                if all(word(b, k) for b in dual_bytes) and not any(word(b, k) for b in others)
+                if all(word(dual_byte, k) for dual_byte in dual_bytes) and not any(word(other, k) for other in others)
             ),
         )
     finally:
@@ -223,7 +223,7 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
     aliases = [torch.empty(4)[1:], torch.empty(2, 3).t(), leaf[1].view(3), hidden, torch.empty(3).expand(2, 3)]
     frozen = torch.nn.Parameter(torch.empty(3)).requires_grad_(False)
     whole = [*leaf, frozen, leaf[2].exp(), leaf[3] + leaf[2], torch.nn.Parameter(torch.empty(2))]
-    are, are_not = [meta(t) for t in aliases], [meta(t) for t in whole]
+    are, are_not = [meta(alias) for alias in aliases], [meta(t) for t in whole]
     n = min(map(len, (*are, *are_not)))
     is_view = _one("is_view", (k for k in range(n) if all(b[k] == 1 for b in are) and not any(b[k] for b in are_not)))
     return autograd, flag, grad_fn, fw_grad, is_view
@@ -335,8 +335,8 @@ def _find_thread_state() -> ThreadState | None:
 
     def under(*contexts: Any) -> tuple[bytes, int, int]:
         with ExitStack() as stack:
-            for c in contexts:
-                stack.enter_context(c)
+            for context in contexts:
+                stack.enter_context(context)
             return read()
 
     on = under(torch.inference_mode(False), torch.enable_grad())

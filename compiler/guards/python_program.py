@@ -86,19 +86,19 @@ def _has_attr(value: Any, expected: tuple[str, bool]) -> bool:
 
 
 def _no_alias(values: list[Any]) -> bool:
-    return len({id(v) for v in values}) == len(values)
+    return len({id(value) for value in values}) == len(values)
 
 
 def no_overlap(values: list[Any]) -> bool:
     spans = []
-    for v in values:
-        if not isinstance(v, torch.Tensor) and not is_array(v):
+    for value in values:
+        if not isinstance(value, torch.Tensor) and not is_array(value):
             return False
-        lo, hi = memory_range(v)
+        lo, hi = memory_range(value)
         if lo != hi:
             spans.append((lo, hi))
     spans.sort()
-    return all(a[1] <= b[0] for a, b in zip(spans, spans[1:]))
+    return all(span[1] <= b[0] for span, b in zip(spans, spans[1:]))
 
 
 class PythonGuardProgram:
@@ -209,7 +209,7 @@ _HOLDS: dict[str, Callable[[Any, Any, dict[str, int], Any], bool]] = {
     "ALIAS": lambda value, expected, bindings, func: value[0] is value[1],
     "NO_ALIAS": lambda value, expected, bindings, func: _no_alias(value),
     "NO_OVERLAP": lambda value, expected, bindings, func: no_overlap(value),
-    "STATE": lambda value, expected, bindings, func: all(read_field(f) == wanted for f, wanted in expected.items()),
+    "STATE": lambda value, expected, bindings, func: all(read_field(key) == wanted for key, wanted in expected.items()),
     "FUNCTION": _same_function,
     "CLASS": lambda value, expected, bindings, func: class_holds(value, expected),
     "CODE": lambda value, expected, bindings, func: (

@@ -141,16 +141,16 @@ class Renaming:
     # ---- what guards and entries hold
     def of(self, value: Any) -> Any:
         """What guards hold, in the new names."""
-        t = type(value)
-        if t is Weak or t is weakref.ref:
+        cls = type(value)
+        if cls is Weak or cls is weakref.ref:
             new = self.new.get(id(value()))
-            return value if new is None else t(new)
-        if t in (tuple, frozenset):
+            return value if new is None else cls(new)
+        if cls in (tuple, frozenset):
             parts = [*map(self.of, value)]
-            return value if all(map(operator.is_, parts, value)) else t(parts)
-        if t is Source:
+            return value if all(map(operator.is_, parts, value)) else cls(parts)
+        if cls is Source:
             return self.source(value)
-        if t is FunctionSpec:
+        if cls is FunctionSpec:
             return value
         return self.new.get(id(value), value)
 
@@ -214,8 +214,8 @@ def renamed(guards: Sequence[Guard], places: HeldPlaces, func: Any, args: tuple)
     again.
     """
     renaming = Renaming()
-    for i in places.classes:
-        guard = guards[i]
+    for cls in places.classes:
+        guard = guards[cls]
         wanted = present(guard.expected)
         try:
             got = evaluate_source(guard.source, func, args)

@@ -52,7 +52,7 @@ def groups_of(state: Any) -> list[Any]:
 
 def parameters_of(root: Any) -> list[Any]:
     """The parameters below an outermost module, in the order of its states."""
-    return [p for state in states_of(root) for group in groups_of(state) for p in group.fsdp_params]
+    return [param for state in states_of(root) for group in groups_of(state) for param in group.fsdp_params]
 
 
 def has_gradient(p: Any) -> bool:
@@ -107,15 +107,15 @@ class ShardedCheck:
                 facts += [v if isinstance(v, _SIMPLE) else id(v) for v in self.read(group)]
                 facts += [type(getattr(group, name)) for name in _COMMUNICATION]
                 facts += [getattr(group, name, None) for name, _ in LAYOUTS]
-                for p in group.fsdp_params:
-                    waits = group.reduce_grads and p.unsharded_accumulated_grad is not None
-                    facts += (p.sharded_param.requires_grad, waits, has_gradient(p))
+                for param in group.fsdp_params:
+                    waits = group.reduce_grads and param.unsharded_accumulated_grad is not None
+                    facts += (param.sharded_param.requires_grad, waits, has_gradient(param))
         return facts
 
     def __call__(self, root: Any) -> bool:
         states = states_of(root)
         return (
             len(states) == len(self.states)
-            and all(known() is s for known, s in zip(self.states, states))
+            and all(known() is state for known, state in zip(self.states, states))
             and self._facts(root) == self.facts
         )

@@ -64,9 +64,9 @@ def snapshot(value: Any, depth: int = 0) -> Any:
     if isinstance(value, torch.Tensor):
         raise Unguardable("holds a tensor")
     if isinstance(value, (list, tuple)):
-        return cls, [snapshot(v, depth + 1) for v in value]
+        return cls, [snapshot(item, depth + 1) for item in value]
     if cls is dict:
-        return cls, [(snapshot(k, depth + 1), snapshot(v, depth + 1)) for k, v in value.items()]
+        return cls, [(snapshot(key, depth + 1), snapshot(item, depth + 1)) for key, item in value.items()]
     if dataclasses.is_dataclass(value):
         return cls, [snapshot(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value)]
     if cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__):
@@ -85,7 +85,7 @@ def lasts(value: Any, depth: int = 0) -> bool:
     if depth > _MOST_DEPTH or isinstance(value, (list, dict)):
         return False
     if isinstance(value, tuple):
-        return all(lasts(v, depth + 1) for v in value)
+        return all(lasts(item, depth + 1) for item in value)
     if dataclasses.is_dataclass(value):
         frozen = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
         return frozen and all(lasts(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value))
@@ -102,7 +102,7 @@ def copied(value: Any) -> Any:
         made[:] = map(copied, value)
         return made
     if cls is dict:
-        return {k: copied(v) for k, v in value.items()}
+        return {key: copied(item) for key, item in value.items()}
     if dataclasses.is_dataclass(cls) and not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         made = copy.copy(value)
         for field in dataclasses.fields(cls):

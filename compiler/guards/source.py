@@ -385,7 +385,11 @@ def ratio(a: Any, b: Any) -> Source:
 
 def computed(fn: Any, operands: tuple) -> Source:
     # as text: 0.0 and -0.0, and 1 and 1.0, are equal keys
-    return make_source("computed", None, (fn, operands, tuple(repr(o) for o in operands if not isinstance(o, Source))))
+    return make_source(
+        "computed",
+        None,
+        (fn, operands, tuple(repr(operand) for operand in operands if not isinstance(operand, Source))),
+    )
 
 
 def scalar(base: Source, dtype: Any, device: Any, use: str = "") -> Source:
@@ -413,9 +417,9 @@ def optimizer_state(base: Source, group: int, index: int) -> Source:
 
 
 def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
-    s: Source = object.__new__(Source)  # one of its own: a draw is no path to an object
-    s.kind, s.base, s.held, s._hash = "drawn", None, (n, fn, args, named), hash(("drawn", n))
-    return s
+    source: Source = object.__new__(Source)  # one of its own: a draw is no path to an object
+    source.kind, source.base, source.held, source._hash = "drawn", None, (n, fn, args, named), hash(("drawn", n))
+    return source
 
 
 def plain(base: Source) -> Source:
@@ -431,9 +435,9 @@ def number(base: Source) -> Source:
     return asked(base, as_python)
 
 
-def where_number(s: Source) -> Source:
+def where_number(source: Source) -> Source:
     """Where a number lies; one of numpy's by the place of numpy's."""
-    return s.base if s.kind == "asked" and s.held is as_python and s.base is not None else s
+    return source.base if source.kind == "asked" and source.held is as_python and source.base is not None else source
 
 
 def unwrapped(base: Source, by: Any) -> Source:

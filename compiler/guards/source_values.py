@@ -148,9 +148,9 @@ def _dict_get(d: dict, key: Any) -> Any:
     """d[key] by the plain dict lookup. Keys of types that may have a Python __eq__ are found by identity."""
     if plain_key(key):
         return dict.get(d, key, _MISSING)
-    for k, v in dict.items(d):
+    for k, value in dict.items(d):
         if k is key:
-            return v
+            return value
     return _MISSING
 
 
@@ -172,14 +172,14 @@ def plain_key(key: Any) -> bool:
     it.
     """
     key = present(key)
-    t = type(key)
+    cls = type(key)
     if (
-        t in (str, int, bool, bytes, float, complex, type(None), torch.device, types.FunctionType)
-        or t.__hash__ is object.__hash__
-        and t.__eq__ is object.__eq__
+        cls in (str, int, bool, bytes, float, complex, type(None), torch.device, types.FunctionType)
+        or cls.__hash__ is object.__hash__
+        and cls.__eq__ is object.__eq__
     ):
         return True
-    return t is tuple and all(plain_key(k) for k in key)
+    return cls is tuple and all(plain_key(k) for k in key)
 
 
 def load_attr(obj: Any, name: str) -> Any:
@@ -338,24 +338,24 @@ def const_equal(a: Any, b: Any) -> bool:
     other types are equal only to themselves; no __eq__ of the user's is called."""
     if a is b:
         return True
-    t = type(a)
+    cls = type(a)
     if type(b) is Weak:
         return b() is a
-    if t is not type(b):
+    if cls is not type(b):
         return False
-    if t is int or t is str or t is bytes:
+    if cls is int or cls is str or cls is bytes:
         return a == b
-    if t is float:
+    if cls is float:
         return _float_equal(a, b)
-    if t is complex:
+    if cls is complex:
         return _float_equal(a.real, b.real) and _float_equal(a.imag, b.imag)
-    if t is tuple or t is torch.Size:
+    if cls is tuple or cls is torch.Size:
         return len(a) == len(b) and all(const_equal(x, y) for x, y in zip(a, b))
-    if t is frozenset:
+    if cls is frozenset:
         return len(a) == len(b) and all(any(const_equal(x, y) for y in b) for x in a)
-    if t is slice or t is range:
+    if cls is slice or cls is range:
         return const_equal(a.start, b.start) and const_equal(a.stop, b.stop) and const_equal(a.step, b.step)
-    if t is torch.device:
+    if cls is torch.device:
         return a == b
     return False
 
@@ -396,25 +396,25 @@ def found_in_class(found: Any) -> Any:
     parts = _PARTS.get(type(found))
     if parts is None:
         return Weak(found) if type(found).__weakrefoffset__ else found
-    return (type(found), *(getattr(found, p) for p in parts))
+    return (type(found), *(getattr(found, part) for part in parts))
 
 
 def same_found(found: Any, wanted: Any) -> bool:
     """Whether a class lookup gave what it gave when `found_in_class` was asked, and what `weakly` made of that."""
     if type(wanted) is tuple:
         parts = (type(found), *(getattr(found, p) for p in _PARTS[type(found)])) if type(found) in _PARTS else ()
-        return len(parts) == len(wanted) and all(a is present(b) for a, b in zip(parts, wanted))
+        return len(parts) == len(wanted) and all(part is present(b) for part, b in zip(parts, wanted))
     return found is wanted or type(wanted) is Weak and found is wanted() and found is not None
 
 
 def is_constant(value: Any) -> bool:
     """Whether EQUALS can hold this value: const_equal decides it without user code."""
-    t = type(value)
-    if t in (int, float, complex, str, bytes, torch.device, Weak) or isinstance(value, (*_IDENTITY_TYPES, enum.Enum)):
+    cls = type(value)
+    if cls in (int, float, complex, str, bytes, torch.device, Weak) or isinstance(value, (*_IDENTITY_TYPES, enum.Enum)):
         return True
-    if t is tuple or t is torch.Size or t is frozenset:
-        return all(is_constant(v) for v in value)
-    if t is slice or t is range:
+    if cls is tuple or cls is torch.Size or cls is frozenset:
+        return all(is_constant(item) for item in value)
+    if cls is slice or cls is range:
         return all(is_constant(v) for v in (value.start, value.stop, value.step))
     return False
 

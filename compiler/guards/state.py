@@ -89,7 +89,11 @@ AUTOCAST_DEVICES = _autocast_devices()
 
 
 def _autocast() -> tuple:
-    return tuple((d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch._C.is_autocast_enabled(d))
+    return tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in AUTOCAST_DEVICES
+        if torch._C.is_autocast_enabled(device)
+    )
 
 
 def _deterministic() -> tuple[bool, bool, bool]:
@@ -206,7 +210,7 @@ def flag_name(fn: Any, args: Iterable[Any]) -> str | None:
         not isinstance(fn, types.BuiltinFunctionType)
         or not module
         or len(args) > 1
-        or any(type(a) is not str or not a for a in args)
+        or any(type(arg) is not str or not arg for arg in args)
     ):
         return None
     name = f"{module}.{fn.__name__}" + (f":{args[0]}" if args else "")
@@ -215,7 +219,7 @@ def flag_name(fn: Any, args: Iterable[Any]) -> str | None:
 
 def read_state(fields: Iterable[str] = DEFAULT_FIELDS) -> dict[str, Any]:
     """The present values, as a STATE guard's `expected` holds them."""
-    return {f: _READERS[f]() for f in fields}
+    return {field: _READERS[field]() for field in fields}
 
 
 class SubclassAnswers:

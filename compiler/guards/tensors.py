@@ -68,9 +68,9 @@ def key_template(dtype: torch.dtype, device: torch.device, layout: torch.layout)
     return KeyTemplate(dtype, device, layout)
 
 
-def has_tangent(t: torch.Tensor) -> bool:
+def has_tangent(tensor: torch.Tensor) -> bool:
     level = forward_ad._current_level
-    return level >= 0 and torch._VF._unpack_dual(t, level=level)[1] is not None
+    return level >= 0 and torch._VF._unpack_dual(tensor, level=level)[1] is not None
 
 
 # (part, what it has to be, what it is), in the order in which they are compared
@@ -168,11 +168,13 @@ def memory_range(value: Any) -> tuple[int, int]:
     if not isinstance(value, torch.Tensor):
         start = value.__array_interface__["data"][0]
         return start, start + (
-            sum((n - 1) * s for n, s in zip(value.shape, value.strides)) + value.itemsize if value.size else 0
+            sum((size - 1) * stride for size, stride in zip(value.shape, value.strides)) + value.itemsize
+            if value.size
+            else 0
         )
     with torch._C.DisableTorchFunctionSubclass():
         start = value.data_ptr()
         if value.numel() == 0:
             return start, start
-        span = sum((n - 1) * s for n, s in zip(value.shape, value.stride()))
+        span = sum((size - 1) * s for size, s in zip(value.shape, value.stride()))
         return start, start + (span + 1) * value.element_size()

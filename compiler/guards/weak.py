@@ -34,11 +34,11 @@ class Weak(weakref.ref):
 
 
 def _is_kept_by_others(value: Any) -> bool:
-    t = type(value)
-    mro = t.__mro__  # isinstance would ask the object
+    cls = type(value)
+    mro = cls.__mro__  # isinstance would ask the object
     if type in mro:
         return bool(_flags_of(value) & _HEAP_TYPE)
-    return t in _KEPT_BY_OTHERS or enum.Enum in mro and t.__weakrefoffset__ != 0
+    return cls in _KEPT_BY_OTHERS or enum.Enum in mro and cls.__weakrefoffset__ != 0
 
 
 def reference(value: Any) -> Any:
@@ -48,8 +48,8 @@ def reference(value: Any) -> Any:
 
 def weakly(value: Any) -> Any:
     """As `reference`, in tuples and frozensets, too."""
-    t = type(value)
-    return t(map(weakly, value)) if t is tuple or t is frozenset else reference(value)
+    cls = type(value)
+    return cls(map(weakly, value)) if cls is tuple or cls is frozenset else reference(value)
 
 
 def present(value: Any) -> Any:
@@ -68,17 +68,21 @@ def referents(guards: Iterable[Any]) -> list[Any]:
         elif type(held) is Weak:
             found[id(held())] = held()
 
-    for g in guards:
-        if g.kind == "WEAK_ID" and isinstance(g.expected, weakref.ref):
-            found[id(g.expected())] = g.expected()
-        elif type(g.expected) in (tuple, Weak):
-            look(g.expected)
-        if g.source is not None and g.source.root.kind == "const":
-            look(g.source.root.held)
+    for guard in guards:
+        if guard.kind == "WEAK_ID" and isinstance(guard.expected, weakref.ref):
+            found[id(guard.expected())] = guard.expected()
+        elif type(guard.expected) in (tuple, Weak):
+            look(guard.expected)
+        if guard.source is not None and guard.source.root.kind == "const":
+            look(guard.source.root.held)
     found.pop(id(None), None)
     return list(found.values())
 
 
 def bare_code(code: types.CodeType) -> types.CodeType:
     """Code that is equal to `code` and belongs to no function: no entries hang on it, or on the code inside of it."""
-    return code.replace(co_consts=tuple(bare_code(c) if isinstance(c, types.CodeType) else c for c in code.co_consts))
+    return code.replace(
+        co_consts=tuple(
+            bare_code(co_const) if isinstance(co_const, types.CodeType) else co_const for co_const in code.co_consts
+        )
+    )

@@ -105,7 +105,7 @@ class WrapperCheck:
         self.facts = self._facts(t)
         self.shape, self.stride = shape, stride
         self.whole = f"{type(t).__module__}.{type(t).__qualname__}" in _CONTEXT_SAYS_ALL and not has_tangent(t)
-        self.sizes = shape if all(type(n) is int for n in shape) else None
+        self.sizes = shape if all(type(size) is int for size in shape) else None
         read = _CONTEXT_SAYS_ALL.get(f"{type(t).__module__}.{type(t).__qualname__}")
         self.read = read if read is not None and self.whole and self._reads_parts(read, t) else None
 
@@ -154,7 +154,7 @@ class WrapperCheck:
             return "the names of the inner tensors"
         if not self._made_of_the_same(t):
             parts = self._parts(t, context)
-            if any(isinstance(x, torch.Tensor) for x in parts) or snapshot(parts) != self.context:
+            if any(isinstance(part, torch.Tensor) for part in parts) or snapshot(parts) != self.context:
                 return "the flatten context"
             self.fits = parts if lasts(tuple(parts)) else None
         if self.sizes is not None:

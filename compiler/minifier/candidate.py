@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def calls(self) -> list[torch.fx.Node]:
-        return [n for n in self.graph.nodes if n.op.startswith("call_")]
+        return [node for node in self.graph.nodes if node.op.startswith("call_")]
 
     @property
     def results(self) -> tuple:
@@ -59,45 +59,47 @@ class Candidate:
         module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
         torch.manual_seed(0)
         runner = torch.fx.Interpreter(module)
-        for n in self.graph.nodes:
-            if n.op == "output":
+        for node in self.graph.nodes:
+            if node.op == "output":
                 continue
-            if n.op == "placeholder":
-                made[n] = next(specs).make()
+            if node.op == "placeholder":
+                made[node] = next(specs).make()
             else:
-                args, kwargs = (torch.fx.node.map_arg(a, made.__getitem__) for a in (n.args, n.kwargs))
-                made[n] = getattr(runner, n.op)(n.target, args, kwargs)
-            if isinstance(made[n], torch.Tensor):
+                args, kwargs = (torch.fx.node.map_arg(a, made.__getitem__) for a in (node.args, node.kwargs))
+                made[node] = getattr(runner, node.op)(node.target, args, kwargs)
+            if isinstance(made[node], torch.Tensor):
                 try:
-                    out[n.name] = replace(spec_of(n.name, made[n], statistics=True, exact=exact), requires_grad=False)
+                    out[node.name] = replace(
+                        spec_of(node.name, made[node], statistics=True, exact=exact), requires_grad=False
+                    )
                 except ReproduceError:  # too large to be kept exactly
-                    out[n.name] = replace(spec_of(n.name, made[n], statistics=True), requires_grad=False)
-            elif isinstance(made[n], (bool, int, float, complex)):
-                out[n.name] = spec_of(n.name, made[n])
+                    out[node.name] = replace(spec_of(node.name, made[node], statistics=True), requires_grad=False)
+            elif isinstance(made[node], (bool, int, float, complex)):
+                out[node.name] = spec_of(node.name, made[node])
         return out
 
     def with_results(self, results: Sequence[Any]) -> Candidate:
         """The same program with other results, less what these do not need."""
         graph = torch.fx.Graph()
         new: dict[torch.fx.Node, torch.fx.Node] = {}
-        needed = _needed(self.graph, [r for r in results if isinstance(r, torch.fx.Node)])
+        needed = _needed(self.graph, [result for result in results if isinstance(result, torch.fx.Node)])
         specs = []
-        for n, spec in zip(self.graph.find_nodes(op="placeholder"), self.specs):
-            if n in needed:
+        for node, spec in zip(self.graph.find_nodes(op="placeholder"), self.specs):
+            if node in needed:
                 specs.append(spec)
-        for n in self.graph.nodes:
-            if n in needed:
-                new[n] = graph.node_copy(n, new.__getitem__)
-        graph.output(tuple(new[r] if isinstance(r, torch.fx.Node) else r for r in results))
+        for node in self.graph.nodes:
+            if node in needed:
+                new[node] = graph.node_copy(node, new.__getitem__)
+        graph.output(tuple(new[result] if isinstance(result, torch.fx.Node) else result for result in results))
         return replace(self, graph=graph, specs=tuple(specs))
 
     def dropping(self, nodes: list[torch.fx.Node]) -> Candidate:
         """The program without calls whose values nobody reads."""
         graph = torch.fx.Graph()
         new: dict[torch.fx.Node, torch.fx.Node] = {}
-        for n in self.graph.nodes:
-            if n not in nodes:
-                new[n] = graph.node_copy(n, new.__getitem__)
+        for node in self.graph.nodes:
+            if node not in nodes:
+                new[node] = graph.node_copy(node, new.__getitem__)
         return replace(self, graph=graph)
 
     def replacing(self, swaps: dict[torch.fx.Node, InputSpec | torch.fx.Node]) -> Candidate:
@@ -105,7 +107,7 @@ class Candidate:
         graph, new, specs = torch.fx.Graph(), {}, []
         kept = dict(zip(self.graph.find_nodes(op="placeholder"), self.specs))
         given: list[tuple[torch.fx.Node, InputSpec]] = [*kept.items()]
-        given += [(n, s) for n, s in swaps.items() if isinstance(s, InputSpec) and n not in kept]
+        given += [(key, s) for key, s in swaps.items() if isinstance(s, InputSpec) and key not in kept]
         for n, spec in given:
             if n in swaps and not isinstance(swaps[n], InputSpec):
                 continue
@@ -126,23 +128,23 @@ def _needed(graph: torch.fx.Graph, results: list[torch.fx.Node]) -> set[torch.fx
     needed = set(results)
     while True:
         before = len(needed)
-        for n in reversed(nodes):
-            first = n.args[0] if n.args else None
-            if n in needed or _writes(n) and (not isinstance(first, torch.fx.Node) or first in needed):
-                needed.add(n)
-                needed.update(n.all_input_nodes)
+        for node in reversed(nodes):
+            first = node.args[0] if node.args else None
+            if node in needed or _writes(node) and (not isinstance(first, torch.fx.Node) or first in needed):
+                needed.add(node)
+                needed.update(node.all_input_nodes)
         if len(needed) == before:
             return needed
 
 
-def _writes(n: torch.fx.Node) -> bool:
+def _writes(node: torch.fx.Node) -> bool:
     """Whether it is called for what it does: `add_`, `iadd`, `setitem`, a switch of a mode, `out=`."""
-    if n.op not in ("call_function", "call_method"):
+    if node.op not in ("call_function", "call_method"):
         return False
-    name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__") and name != "and_" and name != "or_"
-    operators = getattr(n.target, "__module__", "") == "_operator" and name.startswith("i") and name[1:] in _BINARY
-    return in_place or operators or name in _IN_PLACE or name.startswith(_SWITCHES) or "out" in n.kwargs
+    operators = getattr(node.target, "__module__", "") == "_operator" and name.startswith("i") and name[1:] in _BINARY
+    return in_place or operators or name in _IN_PLACE or name.startswith(_SWITCHES) or "out" in node.kwargs
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")

@@ -74,16 +74,16 @@ def minify(
         start, verdict, exact = _failing(plain, valued, trials)
         best = [start]
 
-        def fails(c: Candidate) -> bool:
+        def fails(candidate: Candidate) -> bool:
             if time.monotonic() > end:
                 raise _TimeIsUp
             try:
-                text = c.reproducer().text
+                text = candidate.reproducer().text
             except ReproduceError:
                 return False
             if not _alike(trials(text), verdict):
                 return False
-            best[0] = c
+            best[0] = candidate
             return True
 
         try:
@@ -134,7 +134,7 @@ def _captured(
     why: list[str] = []
 
     def keep(module: Any, inputs: list, **_: Any) -> Any:
-        names = [n.name for n in module.graph.find_nodes(op="placeholder")]
+        names = [node.name for node in module.graph.find_nodes(op="placeholder")]
         try:
             given = [(n, int(v) if isinstance(v, torch.SymInt) else v) for n, v in zip(names, inputs)]
             graph, specs = captured_part(module, [spec_of(n, v, statistics=True) for n, v in given])
@@ -149,7 +149,7 @@ def _captured(
             why.append(str(e))
         return module.forward
 
-    capture = {k: v for k, v in how.items() if k in ("dynamic", "fullgraph")}
+    capture = {key: value for key, value in how.items() if key in ("dynamic", "fullgraph")}
     compile(getattr(fn, "__wrapped__", fn), backend=keep, **capture)(*args, **(kwargs or {}))
     if not found:
         raise ReproduceError(f"no graph of {name} can be written: {why[0] if why else 'nothing was captured'}")
@@ -162,10 +162,10 @@ def _failing(plain: list[Candidate], valued: list[Candidate], trials: Trials) ->
     for apart in (True, False) if trials.apart else (False,):
         trials.use(apart)
         for candidates in (plain, valued):
-            for c in candidates:
-                verdict = trials(c.reproducer().text)
+            for candidate in candidates:
+                verdict = trials(candidate.reproducer().text)
                 if verdict[0] not in ("same", "invalid"):
-                    return c, verdict, candidates is valued
+                    return candidate, verdict, candidates is valued
                 words = f"it can't be run by itself ({verdict[1]})" if verdict[0] == "invalid" else ""
     graphs = f"the {len(plain)} graphs" if len(plain) > 1 else "the one graph"
     raise ReproduceError(f"the failure does not appear in {graphs} of the program: {words or 'it agrees with eager'}")

@@ -32,13 +32,13 @@ def reduce(c: Candidate, fails: Fails, exact: bool = False) -> Candidate:
             return c
 
 
-def _measure(c: Candidate) -> tuple:
-    numbers = sum(sum(s.shape) + (s.requires_grad or bool(s.data)) for s in c.specs)
-    return len(c.calls), len(c.specs), numbers, len(str(c.how))
+def _measure(candidate: Candidate) -> tuple:
+    numbers = sum(sum(spec.shape) + (spec.requires_grad or bool(spec.data)) for spec in candidate.specs)
+    return len(candidate.calls), len(candidate.specs), numbers, len(str(candidate.how))
 
 
-def _first(c: Candidate, candidates: Iterator[Candidate], fails: Fails) -> Candidate | None:
-    size = _measure(c)
+def _first(candidate: Candidate, candidates: Iterator[Candidate], fails: Fails) -> Candidate | None:
+    size = _measure(candidate)
     return next((new for new in candidates if _measure(new) < size and fails(new)), None)
 
 
@@ -48,43 +48,45 @@ def _repeat(c: Candidate, make: Callable[[Candidate], Iterator[Candidate]], fail
     return c
 
 
-def _one_result(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _one_result(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     def candidates(c: Candidate) -> Iterator[Candidate]:
         results = c.results
         if len(results) > 1:
             for part in (results[: len(results) // 2], results[len(results) // 2 :]):
                 yield c.with_results(part)
-            for r in results:
-                yield c.with_results([r])
+            for result in results:
+                yield c.with_results([result])
 
-    return _repeat(c, candidates, fails)
+    return _repeat(candidate, candidates, fails)
 
 
-def _cut_end(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _cut_end(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """The first node whose value is wrong, by halves; then the one that really is, since not all lie on one path."""
-    values = c.values()
-    calls = [n for n in c.calls if n.name in values and values[n.name].is_tensor]
+    values = candidate.values()
+    calls = [call for call in candidate.calls if call.name in values and values[call.name].is_tensor]
     low, high = 0, len(calls) - 1
-    best = c
+    best = candidate
     while low < high:
         middle = (low + high) // 2
-        new = c.with_results([n for n in calls[: middle + 1] if not set(n.users) & set(calls[: middle + 1])])
+        new = candidate.with_results(
+            [call for call in calls[: middle + 1] if not set(call.users) & set(calls[: middle + 1])]
+        )
         if fails(new):
             best, high = new, middle
         else:
             low = middle + 1
-    return _one_result(best, fails, exact) if best is not c else c
+    return _one_result(best, fails, exact) if best is not candidate else candidate
 
 
-def _cut_begin(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _cut_begin(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """As many of the first nodes as possible become inputs, by halves."""
-    values = c.values(exact)
-    calls = c.calls
+    values = candidate.values(exact)
+    calls = candidate.calls
     low, high = 0, len(calls)  # the first `low` can be inputs; `high` can't
-    best = c
+    best = candidate
     while low + 1 < high:
         middle = (low + high) // 2
-        new = _without(c, calls[:middle], values)
+        new = _without(candidate, calls[:middle], values)
         if new is not None and fails(new):
             best, low = new, middle
         else:
@@ -92,99 +94,99 @@ def _cut_begin(c: Candidate, fails: Fails, exact: bool) -> Candidate:
     return best
 
 
-def _without(c: Candidate, nodes: list[torch.fx.Node], values: Values) -> Candidate | None:
+def _without(candidate: Candidate, nodes: list[torch.fx.Node], values: Values) -> Candidate | None:
     """The program where these are inputs, as far as they are read by what stays."""
     gone = set(nodes)
-    border = [n for n in nodes if any(u not in gone for u in n.users)]
+    border = [node for node in nodes if any(user not in gone for user in node.users)]
     if any(n.name not in values for n in border):
         return None
-    return c.replacing({n: values[n.name] for n in border})
+    return candidate.replacing({n: values[n.name] for n in border})
 
 
-def _drop_unread(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _drop_unread(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """Writes and switches of modes: all of them, then one by one."""
 
     def candidates(c: Candidate) -> Iterator[Candidate]:
-        unread = [n for n in c.calls if not n.users]
+        unread = [call for call in c.calls if not call.users]
         if len(unread) > 1:
             yield c.dropping(unread)
         for n in unread:
             yield c.dropping([n])
 
-    return _repeat(c, candidates, fails)
+    return _repeat(candidate, candidates, fails)
 
 
-def _cut_nodes(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _cut_nodes(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     def candidates(c: Candidate) -> Iterator[Candidate]:
         values = c.values(exact)
-        for n in c.calls:
-            if n.name in values and not (len(c.results) == 1 and c.results[0] is n):
-                yield c.replacing({n: values[n.name]})
+        for call in c.calls:
+            if call.name in values and not (len(c.results) == 1 and c.results[0] is call):
+                yield c.replacing({call: values[call.name]})
 
-    return _repeat(c, candidates, fails)
+    return _repeat(candidate, candidates, fails)
 
 
-def _put_operands(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _put_operands(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """`y = f(x)` where x looks like y: use x."""
 
     def candidates(c: Candidate) -> Iterator[Candidate]:
         values = c.values()
-        for n in reversed(c.calls):
-            mine = values.get(n.name)
-            for operand in n.all_input_nodes:
+        for call in reversed(c.calls):
+            mine = values.get(call.name)
+            for operand in call.all_input_nodes:
                 other = values.get(operand.name)
                 alike = mine and other and (mine.shape, mine.dtype) == (other.shape, other.dtype)
                 if alike and mine.is_tensor:  # type: ignore[union-attr]
-                    yield c.replacing({n: operand})
+                    yield c.replacing({call: operand})
 
-    return _repeat(c, candidates, fails)
+    return _repeat(candidate, candidates, fails)
 
 
-def _shrink_sizes(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _shrink_sizes(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """One size at a time, wherever it stands: in inputs, and in numbers of the program."""
 
     def candidates(c: Candidate) -> Iterator[Candidate]:
-        sizes = Counter(n for s in c.specs for n in s.shape if n > 1)
+        sizes = Counter(n for spec in c.specs for n in spec.shape if n > 1)
         for size in sorted(sizes, reverse=True):
             for smaller in dict.fromkeys((1, 2, 3, 4, 8, 16, size // 4, size // 2)):
                 if 0 < smaller < size:
                     yield _resized(c, size, smaller)
 
-    return _repeat(c, candidates, fails)
+    return _repeat(candidate, candidates, fails)
 
 
-def _resized(c: Candidate, size: int, smaller: int) -> Candidate:
+def _resized(candidate: Candidate, size: int, smaller: int) -> Candidate:
     def number(value: Any) -> Any:
         return smaller if type(value) is int and value == size else value
 
     graph = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
-    for n in c.graph.nodes:
-        copy = new[n] = graph.node_copy(n, new.__getitem__)
-        if n.op.startswith("call_"):
+    for node in candidate.graph.nodes:
+        copy = new[node] = graph.node_copy(node, new.__getitem__)
+        if node.op.startswith("call_"):
             copy.args = map_aggregate(copy.args, number)  # type: ignore[assignment]
             copy.kwargs = map_aggregate(copy.kwargs, number)  # type: ignore[assignment]
     specs = []
-    for s in c.specs:
-        shape = tuple(map(number, s.shape))
-        specs.append(s.resized(shape) if shape != s.shape else replace(s, value=number(s.value)))
-    return replace(c, graph=graph, specs=tuple(specs))
+    for spec in candidate.specs:
+        shape = tuple(map(number, spec.shape))
+        specs.append(spec.resized(shape) if shape != spec.shape else replace(spec, value=number(spec.value)))
+    return replace(candidate, graph=graph, specs=tuple(specs))
 
 
-def _simplify(c: Candidate, fails: Fails, exact: bool) -> Candidate:
+def _simplify(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """Inputs without gradients, values and odd layouts; fewer options; numbers as plain constants stay."""
 
     def candidates(c: Candidate) -> Iterator[Candidate]:
-        for i, s in enumerate(c.specs):
-            for new in _simpler(s):
+        for i, spec in enumerate(c.specs):
+            for new in _simpler(spec):
                 yield replace(c, specs=(*c.specs[:i], new, *c.specs[i + 1 :]))
         for key in c.how:
-            yield replace(c, how={k: v for k, v in c.how.items() if k != key})
+            yield replace(c, how={k: value for k, value in c.how.items() if k != key})
         for key in c.how.get("options", {}):
-            rest = {k: v for k, v in c.how["options"].items() if k != key}
+            rest = {k: value for k, value in c.how["options"].items() if k != key}
             yield replace(c, how={**c.how, "options": rest})
 
-    return _repeat(c, candidates, fails)
+    return _repeat(candidate, candidates, fails)
 
 
 def _simpler(s: InputSpec) -> Iterator[InputSpec]:

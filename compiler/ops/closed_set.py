@@ -237,11 +237,11 @@ def takes_any_layout(op: Any) -> bool:
     return extern_reason(op) not in (CUSTOM, NO_RULE) and op._schema.name.partition("::")[2] not in _PRIVATE
 
 
-def rows_read(n: torch.fx.Node) -> list[torch.fx.Node]:
+def rows_read(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The operands of an extern operator whose rows (their last dimension) have to lie in one piece each. Attention's
     kernels read others wrongly, without a word; some products refuse them."""
-    op: Any = n.target
+    op: Any = node.target
     if extern_reason(op) != "attention" and op._schema.name.partition("::")[2] not in _PRODUCTS_BY_ROWS:
         return []
-    given = {a.name: value for a, value in zip(op._schema.arguments, n.args)} | n.kwargs
+    given = {arg.name: value for arg, value in zip(op._schema.arguments, node.args)} | node.kwargs
     return [value for name, value in given.items() if name not in _MASKS and isinstance(value, torch.fx.Node)]

@@ -32,11 +32,11 @@ def gives_waiting(op: Any) -> bool:
     return communicates(op) and op._schema.name == "_c10d_functional::_wrap_tensor_autograd"
 
 
-def gathers_parts(n: torch.fx.Node) -> bool:
+def gathers_parts(node: torch.fx.Node) -> bool:
     """Whether a node of a graph gathers parameters that FSDP2 has sharded."""
-    return "unshard" in n.meta and communicates(n.target) and not waits(n.target)
+    return "unshard" in node.meta and communicates(node.target) and not waits(node.target)
 
 
-def reduces_parts(n: torch.fx.Node) -> bool:
+def reduces_parts(node: torch.fx.Node) -> bool:
     """Whether a node of a graph exchanges gradients of such parameters."""
-    return "reduced" in n.meta and communicates(n.target) and not waits(n.target)
+    return "reduced" in node.meta and communicates(node.target) and not waits(node.target)

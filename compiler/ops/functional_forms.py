@@ -48,7 +48,7 @@ class Form:
         given = {**dict(zip(self.names, args)), **kwargs}
         before = {k: given[k]._version for k in self.written if not given[k].is_inference()}
         out = self.op(*args, **kwargs)
-        self.moved.update({k: given[k]._version - version for k, version in before.items()})
+        self.moved.update({key: given[key]._version - version for key, version in before.items()})
         return out
 
 
@@ -107,7 +107,9 @@ def spread_names(name: str, length: int) -> list[str]:
 
 def _shared_operator(op: torch._ops.OpOverload, same: dict[str, str]) -> torch._ops.OpOverload:
     parameters = {a: text for a, text in _parameters(op) if a.name not in same}
-    return _operator(op, parameters.items(), lambda given: {**given, **{k: given[w] for k, w in same.items()}})
+    return _operator(
+        op, parameters.items(), lambda given: {**given, **{key: given[value] for key, value in same.items()}}
+    )
 
 
 def _spread_operator(
@@ -116,10 +118,10 @@ def _spread_operator(
     parameters: list[tuple[Any, str]] = []
     for a, text in _parameters(op):
         names = spread_names(a.name, lengths[a.name]) if a.name in lengths else None
-        parameters += [(a, text)] if names is None else [(a, f"Tensor({n}!) {n}") for n in names]
+        parameters += [(a, text)] if names is None else [(a, f"Tensor({name}!) {name}") for name in names]
 
     def together(given: dict[str, Any]) -> dict[str, Any]:
-        lists = {k: [given.pop(n) for n in spread_names(k, length)] for k, length in lengths.items()}
+        lists = {key: [given.pop(n) for n in spread_names(key, length)] for key, length in lengths.items()}
         return {**given, **lists}
 
     return _operator(op, parameters, together, results)
@@ -143,7 +145,7 @@ def _operator(
     returns = [r for r in op._schema.returns if str(r.type) != "NoneType"]
     own = [str(r.type) for r in returns if r.alias_info is None]
     counts = results or (None,) * len(own)
-    own = [text for kind, n in zip(own, counts) for text in ([kind] if n is None else ["Tensor"] * n)]
+    own = [text for kind, count in zip(own, counts) for text in ([kind] if count is None else ["Tensor"] * count)]
     name = f"{_plain_name(op)}_{len(_shared)}"
     _shared_library.define(f"{name}({', '.join(texts)}) -> ({', '.join(own)})")
 
@@ -153,7 +155,7 @@ def _operator(
         if len(returns) == 1 and isinstance(out, list):
             outs = (out,)
         given_back = (o for o, r in zip(outs, returns) if r.alias_info is None)
-        fresh = tuple(t for o, n in zip(given_back, counts) for t in ((o,) if n is None else o))
+        fresh = tuple(t for o, count in zip(given_back, counts) for t in ((o,) if count is None else o))
         return fresh if len(fresh) > 1 else fresh[0] if fresh else None
 
     _shared_library.impl(name, run, "CompositeExplicitAutograd")
@@ -172,7 +174,7 @@ def _parameters(op: torch._ops.OpOverload) -> list[tuple[Any, str]]:
             parts.append(text[begin:i].strip())
             begin = i + 1
     parts.append(text[begin:].strip())
-    return list(zip(op._schema.arguments, [p for p in parts if p and p != "*"], strict=True))
+    return list(zip(op._schema.arguments, [part for part in parts if part and part != "*"], strict=True))
 
 
 def _plain_name(op: torch._ops.OpOverload) -> str:
@@ -191,7 +193,7 @@ def shown_name(op: Any) -> str:
 
 def _make(op: torch._ops.OpOverload) -> Form | None:
     schema = op._schema
-    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    written = [arg for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
     returns = [r for r in schema.returns if str(r.type) != "NoneType"]
     own = [r for r in returns if r.alias_info is None]
     if any(str(a.type) != "Tensor" for a in written) or any(str(r.type) != "Tensor" for r in own):
@@ -202,11 +204,11 @@ def _make(op: torch._ops.OpOverload) -> Form | None:
     name = f"{_plain_name(op)}_{len(_of_functional)}"  # a notebook defines an operator of one name again and again
     results = ", ".join(["Tensor"] * (len(own) + len(written)))
     _library.define(f"{name}({parameters}) -> ({results})")
-    names, writes = tuple(a.name for a in schema.arguments), tuple(a.name for a in written)
+    names, writes = tuple(arg.name for arg in schema.arguments), tuple(a.name for a in written)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args)), **kwargs}
-        copies = {k: _copy(given[k]) for k in writes}
+        copies = {write: _copy(given[write]) for write in writes}
         out = form.call(**{**given, **copies}) if form.counts else op(**{**given, **copies})
         outs = out if isinstance(out, (tuple, list)) else () if out is None else (out,)
         fresh = [o for o, r in zip(outs, returns) if r.alias_info is None]

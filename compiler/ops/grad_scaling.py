@@ -16,11 +16,11 @@ aten = torch.ops.aten
 
 def _check_and_unscale(grads: list, found_inf: Any, inv_scale: Any) -> None:
     scale, found = aten.reshape(inv_scale, []), aten.reshape(found_inf, [])
-    for g in grads:
-        computed = torch.float64 if g.dtype == torch.float64 else torch.float32
-        bad = aten.logical_not(aten.all(aten.isfinite(g)))
+    for grad in grads:
+        computed = torch.float64 if grad.dtype == torch.float64 else torch.float32
+        bad = aten.logical_not(aten.all(aten.isfinite(grad)))
         found = aten.maximum(found, bad.to(found.dtype))
-        aten.copy_(g, aten.mul(g.to(computed), scale.to(computed)))
+        aten.copy_(grad, aten.mul(grad.to(computed), scale.to(computed)))
     aten.copy_(found_inf, aten.expand(found, found_inf.shape))
 
 

@@ -82,8 +82,8 @@ def scale(p: float) -> float:
 def _folded(words: list[torch.Tensor], ones: int) -> torch.Tensor:
     """Of sixteen random words: bits that are 1 with probability ones / 2^16."""
     r = torch.zeros_like(words[0])
-    for k, w in enumerate(words):
-        r = w | r if ones >> k & 1 else w & r
+    for k, word in enumerate(words):
+        r = word | r if ones >> k & 1 else word & r
     return r
 
 

@@ -50,7 +50,7 @@ def _pack(mask: torch.Tensor, order: list[int]) -> torch.Tensor:
 
 
 def _unpack(bits: torch.Tensor, size: list[int], order: list[int]) -> torch.Tensor:
-    laid = [size[d] for d in order]
+    laid = [size[dim] for dim in order]
     n = torch.Size(laid).numel()
     return unpacked(bits)[:n].reshape(laid).permute([order.index(d) for d in range(len(order))])
 

@@ -49,9 +49,9 @@ def _arrays(array: type, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return array(value)
     if type(value) in (list, tuple):
-        return type(value)([_arrays(array, v) for v in value])
+        return type(value)([_arrays(array, item) for item in value])
     if type(value) is dict or isinstance(value, types.MappingProxyType):
-        return {k: _arrays(array, v) for k, v in value.items()}
+        return {key: _arrays(array, item) for key, item in value.items()}
     return slice(*(_arrays(array, v) for v in (value.start, value.stop, value.step))) if type(value) is slice else value
 
 
@@ -60,8 +60,8 @@ def _tensors(array: type, value: Any) -> Any:
         return value.tensor  # type: ignore[attr-defined]
     if isinstance(value, (list, tuple)):
         return (
-            tuple([_tensors(array, v) for v in value])
+            tuple([_tensors(array, item) for item in value])
             if isinstance(value, tuple)
-            else [_tensors(array, v) for v in value]
+            else [_tensors(array, item) for item in value]
         )
     return value

@@ -149,7 +149,7 @@ def _drawn_by_replays(increments: Sequence[int], device: torch.device) -> torch.
     seeds, counters = memory[0::2], memory[1::2]
     seeds.copy_(seed)
     torch.bitwise_right_shift(offset.expand(len(states)), 2, out=counters)
-    torch._foreach_add_(list(counters.unbind()), [s.within // 4 for s in states])
+    torch._foreach_add_(list(counters.unbind()), [state.within // 4 for state in states])
     return memory
 
 
@@ -184,7 +184,9 @@ def draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 def arguments_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name, defaults included."""
     arguments = op._schema.arguments
-    return {a.name: a.default_value for a in arguments} | dict(zip((a.name for a in arguments), args)) | kwargs
+    return (
+        {arg.name: arg.default_value for arg in arguments} | dict(zip((arg.name for arg in arguments), args)) | kwargs
+    )
 
 
 def dropout_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -201,7 +201,7 @@ def _written_by_ir(kernel: Any, fn: Any, call: KernelCall) -> set[str] | None:
     if positions is None:
         return None
     pointers = [n for n in fn.arg_names if signature[n] != "constexpr"]
-    return {pointers[i] for i in positions}
+    return {pointers[position] for position in positions}
 
 
 def _ir_of(source: Any, target: Any, backend: Any, options: Any) -> Any:
@@ -236,4 +236,4 @@ def is_constant(fn: Any, name: str) -> bool:
 def flat_grid(grids: Sequence[Sequence[Any]]) -> tuple[list[Any], int]:
     """(the grids behind one another, each filled up with ones to the same rank; that rank)."""
     rank = max(map(len, grids))
-    return [n for g in grids for n in (*g, *[1] * (rank - len(g)))], rank
+    return [n for grid in grids for n in (*grid, *[1] * (rank - len(grid)))], rank

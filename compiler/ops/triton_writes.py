@@ -65,8 +65,8 @@ def written_parameters(ttir: str) -> set[int] | None:
     changed = True
     while changed:  # callers after what they call, whatever the order of the text
         before = [(len(f.written), len(f.result_of)) for f in functions.values()]
-        for f in functions.values():
-            _follow(f, functions)
+        for function in functions.values():
+            _follow(function, functions)
         changed = before != [(len(f.written), len(f.result_of)) for f in functions.values()]
     return None if any(f.lost for f in functions.values()) else functions[public].written
 
@@ -83,7 +83,7 @@ def _follow(f: _Function, functions: dict[str, _Function]) -> None:
             results = _results(left)
             _step(f, functions, reach, regions, results, right)
             carried = [a for a, _ in _carried(right)]
-            given = [list(pair) for pair in zip(results, carried)] if carried else [[r] for r in results]
+            given = [list(pair) for pair in zip(results, carried)] if carried else [[result] for result in results]
             for brace in re.sub(r"\{[^{}]*\}", "", text):
                 if brace == "{":
                     regions.append(given)

@@ -63,7 +63,7 @@ class Definitions:
             self._needs(ast.parse(_without_magics(source)), function.__globals__, {}, skip=True)
             return f"def program():\n{textwrap.indent(_without_magics(source), '    ')}", "    return []"
         name = self.define(function.__name__, function)
-        args = [self.expression(value_of(a)) for a in call.args]
+        args = [self.expression(value_of(arg)) for arg in call.args]
         code = function.__code__
         first, keywords = code.co_argcount, code.co_kwonlyargcount
         words = [f"args[{i}]" for i in range(first)]
@@ -74,7 +74,7 @@ class Definitions:
             rest += 1
         if code.co_flags & 8:  # **kwargs
             words.append(f"**args[{rest}]")
-        made = "".join(f"        {a},\n" for a in args)
+        made = "".join(f"        {arg},\n" for arg in args)
         return f"def program(*args):\n    return {name}({', '.join(words)})", f"    return [\n{made}    ]"
 
     def define(self, name: str, value: Any) -> str:
@@ -160,10 +160,12 @@ class Definitions:
         if isinstance(value, torch.Tensor):
             return spec_of("tensor", value).text()
         if type(value) in (list, tuple):
-            inside = ", ".join(self.expression(v) for v in value)
+            inside = ", ".join(self.expression(item) for item in value)
             return f"[{inside}]" if type(value) is list else f"({inside}{',' * (len(value) == 1)})"
         if type(value) is dict:
-            return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in value.items()) + "}"
+            return (
+                "{" + ", ".join(f"{self.expression(key)}: {self.expression(item)}" for key, item in value.items()) + "}"
+            )
         if is_literal(value):
             return literal(value)
         if isinstance(value, (types.FunctionType, type, types.ModuleType)):
@@ -187,12 +189,16 @@ class Definitions:
             attributes = dict(value.__dict__)
             if isinstance(value, torch.nn.Module):
                 held = {k: attributes[k] for k in ("_parameters", "_buffers", "_modules")}
-                hooks = [k for k in _HOOKS if k.endswith("hooks") and attributes.get(k)]
+                hooks = [hook for hook in _HOOKS if hook.endswith("hooks") and attributes.get(hook)]
                 if hooks:
                     raise ReproduceError(f"the module {kind} has hooks ({hooks[0]}), which a file can't hold yet")
-                plain = {k: v for k, v in attributes.items() if k not in _HOOKS or k == "training"}
+                plain = {
+                    name: attribute
+                    for name, attribute in attributes.items()
+                    if name not in _HOOKS or name == "training"
+                }
                 attributes = {**plain, **held}
-            inside = ", ".join(f"{k!r}: {self.expression(v)}" for k, v in attributes.items())
+            inside = ", ".join(f"{name!r}: {self.expression(attribute)}" for name, attribute in attributes.items())
             return f"rebuilt({kind}, {{{inside}}})"
         finally:
             self._depth -= 1
@@ -211,7 +217,7 @@ def _file(value: Any) -> str | None:
         return value.__code__.co_filename
     if value.__module__ in ("builtins", "__main__") or "<locals>" in value.__qualname__:
         methods = [f for f in vars(value).values() if isinstance(f, types.FunctionType)]
-        own = [f for f in methods if f.__module__ == value.__module__]
+        own = [method for method in methods if method.__module__ == value.__module__]
         return own[0].__code__.co_filename if own else (None if value.__module__ == "builtins" else "")
     return getattr(sys.modules.get(value.__module__), "__file__", None)
 
@@ -221,14 +227,20 @@ def _source(value: Any) -> tuple[str, ast.AST, dict[str, Any], dict[str, Any]]:
     cells: dict[str, Any] = {}
     if isinstance(value, types.FunctionType):
         file, scope, line = value.__code__.co_filename, value.__globals__, value.__code__.co_firstlineno
-        cells = {n: c.cell_contents for n, c in zip(value.__code__.co_freevars, value.__closure__ or ()) if _full(c)}
+        cells = {
+            name: c.cell_contents for name, c in zip(value.__code__.co_freevars, value.__closure__ or ()) if _full(c)
+        }
     else:
         functions = [f for f in vars(value).values() if isinstance(f, types.FunctionType)]
         file = _file(value) or ""
         scope = functions[0].__globals__ if functions else vars(sys.modules[value.__module__])
         line = None
-        for f in functions:
-            cells |= {n: c.cell_contents for n, c in zip(f.__code__.co_freevars, f.__closure__ or ()) if _full(c)}
+        for function in functions:
+            cells |= {
+                name: c.cell_contents
+                for name, c in zip(function.__code__.co_freevars, function.__closure__ or ())
+                if _full(c)
+            }
         cells.pop("__class__", None)
     text = "".join(linecache.getlines(file))
     try:

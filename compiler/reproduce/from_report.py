@@ -61,10 +61,16 @@ def _how(report: Any) -> dict[str, Any]:
     if report.compile_args is not None:
         given = dict(report.compile_args)
     else:  # a cell's, where options stand beside the arguments
-        given = {k: v for k, v in report.options.items() if k in ("mode", "dynamic", "backend") and v is not None}
-        given["options"] = {k: v for k, v in report.options.items() if k in OPTIONS}
-    how = {k: v for k, v in given.items() if k in ("mode", "dynamic") and v is not None}
-    options = {k: v for k, v in (given.get("options") or {}).items() if not callable(v)}  # a file holds no functions
+        given = {
+            name: option
+            for name, option in report.options.items()
+            if name in ("mode", "dynamic", "backend") and option is not None
+        }
+        given["options"] = {name: option for name, option in report.options.items() if name in OPTIONS}
+    how = {key: value for key, value in given.items() if key in ("mode", "dynamic") and value is not None}
+    options = {
+        key: value for key, value in (given.get("options") or {}).items() if not callable(value)
+    }  # a file holds no functions
     if how.get("mode") not in MODES:
         how.pop("mode", None)
     if isinstance(given.get("backend"), str) and given["backend"] != "tcompile":
@@ -104,7 +110,7 @@ def written(
     whole = file_text(
         text, specs, title=title, how=strict(how), modules=sorted(modules), setup=setup, version=version()
     )
-    return Reproducer(whole, kind, title, sum(n.op.startswith("call_") for n in graph.nodes))
+    return Reproducer(whole, kind, title, sum(node.op.startswith("call_") for node in graph.nodes))
 
 
 def _of_graph(report: Any, graph: Any) -> Reproducer:
@@ -114,7 +120,7 @@ def _of_graph(report: Any, graph: Any) -> Reproducer:
         whole = graph.aten.whole or graph.aten
         part = aten_part(whole, set(whole.calls()), _tensors(whole.results), {})
         return written(*part, kind="graph", title=title, how=_how(report))
-    if len(graph.specs) != len([n for n in graph.graph_module.graph.nodes if n.op == "placeholder"]):
+    if len(graph.specs) != len([node for node in graph.graph_module.graph.nodes if node.op == "placeholder"]):
         raise ReproduceError(f"nothing is known of the inputs of {graph.name}")
     part = captured_part(graph.graph_module, graph.specs)
     return written(*part, kind="graph", title=title, how=_how(report), autocast=graph.autocast)
@@ -139,8 +145,8 @@ def _of_kernel(report: Any, graph: Any, kernel: Any) -> Reproducer:
     if not inside:
         raise ReproduceError(f"it is not known which operations {kernel.name} computes")
     results = set(_tensors(whole.results))
-    ends = [n for n in whole.calls() if n in inside and (n in results or any(u not in inside for u in n.users))]
-    ends = [n for n in ends if not isinstance(n.meta.get("val"), (tuple, list))]
+    ends = [n for n in whole.calls() if n in inside and (n in results or any(user not in inside for user in n.users))]
+    ends = [end for end in ends if not isinstance(end.meta.get("val"), (tuple, list))]
     part = aten_part(whole, inside, ends or sorted(inside, key=lambda n: n.name)[-1:], _known(graph))
     title = f"The operations of kernel {kernel.name} in {graph.name} of {report.title or 'a report'}, against eager."
     return written(*part, kind="kernel", title=title, how=_how(report))
@@ -168,6 +174,6 @@ def _of_break(report: Any, brk: Any) -> Reproducer:
     made = Definitions()
     program, inputs = made.call(call)
     title = f"A graph break at {brk.file}:{brk.line}, `{brk.code.strip()}`. {brk.reason}"
-    how = {k: v for k, v in _how(report).items() if k != "backend"}
+    how = {key: value for key, value in _how(report).items() if key != "backend"}
     text = file_text(program, inputs, title=title, how=how, check="list_breaks", setup=made.text(), version=version())
     return Reproducer(text, "break", title)

@@ -72,7 +72,7 @@ def flattened(value: Any) -> list[Any]:
     """The values in nested tuples, lists and dicts."""
     if isinstance(value, dict):
         value = list(value.values())
-    return [x for v in value for x in flattened(v)] if isinstance(value, (tuple, list)) else [value]
+    return [x for item in value for x in flattened(item)] if isinstance(value, (tuple, list)) else [value]
 
 
 def run_once(function: Any, args: Any, seed: int) -> list[Any]:
@@ -80,17 +80,17 @@ def run_once(function: Any, args: Any, seed: int) -> list[Any]:
     torch.manual_seed(seed)
     out = flattened(function(*args))
     ends = [o for o in out if isinstance(o, torch.Tensor) and o.requires_grad and o.is_floating_point()]
-    leaves = [a for a in args if isinstance(a, torch.Tensor) and a.is_leaf and a.requires_grad]
+    leaves = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.is_leaf and arg.requires_grad]
     if ends and leaves:
-        torch.autograd.backward(ends, [torch.ones_like(o) for o in ends])
-    tensors = [a for a in args if isinstance(a, torch.Tensor)]
-    return [*out, *(a.detach() for a in tensors), *(a.grad for a in leaves)]
+        torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return [*out, *(a.detach() for a in tensors), *(leaf.grad for leaf in leaves)]
 
 
 def in_float64(args: Any) -> list[Any]:
     """The arguments with floating point tensors in float64."""
-    floating = [isinstance(a, torch.Tensor) and a.is_floating_point() for a in args]
-    return [a.detach().double().requires_grad_(a.requires_grad) if f else a for a, f in zip(args, floating)]
+    floating = [isinstance(arg, torch.Tensor) and arg.is_floating_point() for arg in args]
+    return [arg.detach().double().requires_grad_(arg.requires_grad) if f else arg for arg, f in zip(args, floating)]
 
 
 def difference_in_words(got: list[Any], expected: list[Any], exact: list[Any]) -> str:
@@ -145,7 +145,9 @@ def list_breaks(tcompile: Any, program: Any, inputs: Any, how: dict[str, Any], s
     """("same", "") where the program is one graph, else "breaks" and its graph breaks."""
     torch.manual_seed(seed)
     report = tcompile.explain(program, **how)(*inputs())
-    return ("breaks" if report.graph_breaks else "same"), "; ".join(b.reason for b in report.graph_breaks)
+    return ("breaks" if report.graph_breaks else "same"), "; ".join(
+        graph_break.reason for graph_break in report.graph_breaks
+    )
 
 
 def check_and_say(check: Any, tcompile: Any, program: Any, inputs: Any, how: dict[str, Any], seed: int) -> int:

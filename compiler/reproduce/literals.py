@@ -33,15 +33,17 @@ def literal(value: Any, name_of: Callable[[Any], str | None] | None = None) -> s
     if isinstance(value, slice):
         return f"slice({', '.join(literal(v, name_of) for v in (value.start, value.stop, value.step))})"
     if isinstance(value, torch.Size) or type(value) is tuple:
-        inside = ", ".join(literal(v, name_of) for v in value)
+        inside = ", ".join(literal(item, name_of) for item in value)
         return f"({inside},)" if len(value) == 1 else f"({inside})"
     if isinstance(value, (list, set)) and value:
-        inside = ", ".join(literal(v, name_of) for v in value)
+        inside = ", ".join(literal(item, name_of) for item in value)
         return f"[{inside}]" if isinstance(value, list) else f"{{{inside}}}"
     if isinstance(value, (list, set)):
         return "[]" if isinstance(value, list) else "set()"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{literal(k, name_of)}: {literal(v, name_of)}" for k, v in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{literal(key, name_of)}: {literal(item, name_of)}" for key, item in value.items()) + "}"
+        )
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise ReproduceError(f"the size {value} varies: give it as an input")
     what = "a function" if isinstance(value, types.FunctionType) else f"a {type(value).__name__}"

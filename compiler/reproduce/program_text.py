@@ -90,14 +90,14 @@ def _function(graph: torch.fx.Graph, name: str, imports: set[str], bodies: list[
     parameters = [names[n] for n in graph.nodes if n.op == "placeholder"]
     lines = [f"def {name}({', '.join(parameters)}):"]
     place = None
-    for n in graph.nodes:
-        if n.op == "placeholder":
+    for node in graph.nodes:
+        if node.op == "placeholder":
             continue
-        if n.op == "output":
-            lines.append(f"    return {_value(n.args[0], names, imports)}")
+        if node.op == "output":
+            lines.append(f"    return {_value(node.args[0], names, imports)}")
             continue
-        text = f"    {names[n]} = {_call(n, names, imports, bodies)}"
-        here = _place(n)
+        text = f"    {names[node]} = {_call(node, names, imports, bodies)}"
+        here = _place(node)
         if here and here != place and len(text) < 90:
             text += f"  # {comment(here)}"
         place = here or place
@@ -105,8 +105,8 @@ def _function(graph: torch.fx.Graph, name: str, imports: set[str], bodies: list[
     return "\n".join(lines)
 
 
-def _place(n: torch.fx.Node) -> str:
-    stack = n.meta.get("stack") or ()
+def _place(node: torch.fx.Node) -> str:
+    stack = node.meta.get("stack") or ()
     last = stack[-1] if stack else None
     return f"{label(str(last[0]))}:{last[1]}" if isinstance(last, (tuple, list)) and len(last) > 1 else ""
 
@@ -123,39 +123,40 @@ def _value(value: Any, names: Names, imports: set[str]) -> str:
 
 
 def _arguments(args: Iterable[Any], kwargs: dict[str, Any], names: Names, imports: set[str]) -> str:
-    plain = [_value(a, names, imports) for a in args]
-    return ", ".join([*plain, *(f"{k}={_value(v, names, imports)}" for k, v in kwargs.items())])
+    plain = [_value(arg, names, imports) for arg in args]
+    return ", ".join([*plain, *(f"{name}={_value(value, names, imports)}" for name, value in kwargs.items())])
 
 
-def _call(n: torch.fx.Node, names: Names, imports: set[str], bodies: list[str]) -> str:
+def _call(node: torch.fx.Node, names: Names, imports: set[str], bodies: list[str]) -> str:
     def write(graph: torch.fx.Graph, kind: str) -> str:
         body = _function(graph, name := f"{kind}_{len(bodies)}", imports, bodies)
         bodies.append(body)
         return name
 
     try:
-        if isinstance(n.target, HigherOrderCall):
-            return nested_call(n.target, [_value(a, names, imports) for a in n.args], write, imports)
-        return _call_text(n, names, imports)
+        if isinstance(node.target, HigherOrderCall):
+            return nested_call(node.target, [_value(arg, names, imports) for arg in node.args], write, imports)
+        return _call_text(node, names, imports)
     except ReproduceError as e:
-        raise ReproduceError(f"the node {n.name} can't be written into a file: {e}") from None
+        raise ReproduceError(f"the node {node.name} can't be written into a file: {e}") from None
 
 
-def _call_text(n: torch.fx.Node, names: Names, imports: set[str]) -> str:
-    target: Any = n.target
-    if n.op == "call_method":
-        return f"{names[n.args[0]]}.{target}({_arguments(n.args[1:], n.kwargs, names, imports)})"  # type: ignore[index]
-    if n.op != "call_function":
-        raise ReproduceError(f"a node of kind {n.op}")
-    two = len(n.args) == 2 and not n.kwargs
+def _call_text(node: torch.fx.Node, names: Names, imports: set[str]) -> str:
+    target: Any = node.target
+    if node.op == "call_method":
+        owner = names[node.args[0]]  # type: ignore[index]
+        return f"{owner}.{target}({_arguments(node.args[1:], node.kwargs, names, imports)})"
+    if node.op != "call_function":
+        raise ReproduceError(f"a node of kind {node.op}")
+    two = len(node.args) == 2 and not node.kwargs
     if two and target in _INFIX:
-        a, b = (_value(x, names, imports) for x in n.args)
+        a, b = (_value(arg, names, imports) for arg in node.args)
         return f"{a} {_INFIX[target]} {b}" if not a.startswith("-") else f"({a}) {_INFIX[target]} {b}"
     if two and target is operator.getitem:
-        return f"{_value(n.args[0], names, imports)}[{_value(n.args[1], names, imports)}]"
-    if two and target is getattr and isinstance(n.args[1], str) and is_plain_name(n.args[1]):
-        return f"{_value(n.args[0], names, imports)}.{n.args[1]}"
-    return f"{function_name(target, imports)}({_arguments(n.args, n.kwargs, names, imports)})"
+        return f"{_value(node.args[0], names, imports)}[{_value(node.args[1], names, imports)}]"
+    if two and target is getattr and isinstance(node.args[1], str) and is_plain_name(node.args[1]):
+        return f"{_value(node.args[0], names, imports)}.{node.args[1]}"
+    return f"{function_name(target, imports)}({_arguments(node.args, node.kwargs, names, imports)})"
 
 
 def function_name(target: Callable, imports: set[str]) -> str:

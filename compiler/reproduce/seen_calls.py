@@ -36,7 +36,7 @@ def seen_call(function: Any, args: Sequence[Any]) -> SeenCall:
         held: Callable[[], Any] = weakref.ref(function)
     except TypeError:  # a builtin
         held = _nothing
-    return SeenCall(held, tuple(_seen(a) for a in args))
+    return SeenCall(held, tuple(_seen(arg) for arg in args))
 
 
 def _nothing() -> None:
@@ -49,9 +49,9 @@ def _seen(value: Any, depth: int = 0) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if type(value) in (list, tuple) and len(value) <= _MOST and depth < 8:
-        return type(value)(_seen(v, depth + 1) for v in value)
+        return type(value)(_seen(item, depth + 1) for item in value)
     if type(value) is dict and len(value) <= _MOST and depth < 8:
-        return {k: _seen(v, depth + 1) for k, v in value.items()}
+        return {key: _seen(item, depth + 1) for key, item in value.items()}
     try:
         return weakref.ref(value)
     except TypeError:
@@ -67,4 +67,4 @@ def value_of(seen: Any) -> Any:
         return seen
     if type(seen) in (list, tuple):
         return type(seen)(value_of(v) for v in seen)
-    return {k: value_of(v) for k, v in seen.items()} if type(seen) is dict else seen
+    return {key: value_of(v) for key, v in seen.items()} if type(seen) is dict else seen

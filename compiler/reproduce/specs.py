@@ -75,9 +75,9 @@ class InputSpec:
     def resized(self, shape: tuple[int, ...]) -> InputSpec:
         """The same with another shape: contiguous, and without values."""
         strides, step = [], 1
-        for n in reversed(shape):
+        for size in reversed(shape):
             strides.append(step)
-            step *= max(n, 1)
+            step *= max(size, 1)
         return replace(self, shape=shape, stride=tuple(reversed(strides)), data="")
 
 

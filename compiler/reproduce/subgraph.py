@@ -23,21 +23,21 @@ aten = torch.ops.aten
 def captured_part(module: torch.fx.GraphModule, specs: list[InputSpec]) -> tuple[torch.fx.Graph, list[InputSpec]]:
     """A captured graph whose tensors are all inputs: `get_attr` nodes become placeholders behind the others."""
     graph, new, kept = torch.fx.Graph(), {}, list(specs)
-    for n in module.graph.nodes:
-        if n.op == "placeholder":
-            new[n] = graph.placeholder(n.name)
-    for n in module.graph.nodes:
-        if n.op == "get_attr":
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            new[node] = graph.placeholder(node.name)
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
             value: Any = module
-            for part in str(n.target).split("."):
+            for part in str(node.target).split("."):
                 value = getattr(value, part)
             if not isinstance(value, torch.Tensor):
-                raise ReproduceError(f"the graph holds a graph of its own ({n.target}), which a file can't hold yet")
-            new[n] = graph.placeholder(n.name)
-            kept.append(spec_of(n.name, value, statistics=True))
-    for n in module.graph.nodes:
-        if n.op not in ("placeholder", "get_attr"):
-            new[n] = graph.node_copy(n, new.__getitem__)
+                raise ReproduceError(f"the graph holds a graph of its own ({node.target}), which a file can't hold yet")
+            new[node] = graph.placeholder(node.name)
+            kept.append(spec_of(node.name, value, statistics=True))
+    for node in module.graph.nodes:
+        if node.op not in ("placeholder", "get_attr"):
+            new[node] = graph.node_copy(node, new.__getitem__)
     return graph, kept
 
 
@@ -62,31 +62,36 @@ def aten_part(
     inside = set(inside)
     todo = list(inside)
     while todo:  # an input is one tensor, not several
-        for n in todo.pop().all_input_nodes:
-            if isinstance(n.meta.get("val"), (tuple, list)) and n not in inside:
-                inside.add(n)
-                todo.append(n)
-    for n in whole.graph.nodes:  # parts of several results are taken out where these are computed
-        if n.target is operator.getitem and n.args[0] in inside:
-            inside.add(n)
-    places = {n: i for i, n in enumerate(whole.placeholders)}
+        for node in todo.pop().all_input_nodes:
+            if isinstance(node.meta.get("val"), (tuple, list)) and node not in inside:
+                inside.add(node)
+                todo.append(node)
+    for node in whole.graph.nodes:  # parts of several results are taken out where these are computed
+        if node.target is operator.getitem and node.args[0] in inside:
+            inside.add(node)
+    places = {placeholder: i for i, placeholder in enumerate(whole.placeholders)}
     graph, new, specs = torch.fx.Graph(), {}, []
-    for n in whole.graph.nodes:
-        if n in inside or n.op == "output" or not any(u in inside for u in n.users) and n not in results:
+    for node in whole.graph.nodes:
+        if (
+            node in inside
+            or node.op == "output"
+            or not any(user in inside for user in node.users)
+            and node not in results
+        ):
             continue
-        new[n] = graph.placeholder(n.name)
-        spec = known.get(places.get(n, -1))
-        if spec is None and n.op == "get_attr":
-            spec = spec_of(n.name, whole.constants[str(n.target)], statistics=True)
-        specs.append(spec or _spec(n, sizes))
-    for n in whole.graph.nodes:
-        if n in inside:
-            copy = new[n] = graph.node_copy(n, new.__getitem__)
+        new[node] = graph.placeholder(node.name)
+        spec = known.get(places.get(node, -1))
+        if spec is None and node.op == "get_attr":
+            spec = spec_of(node.name, whole.constants[str(node.target)], statistics=True)
+        specs.append(spec or _spec(node, sizes))
+    for node in whole.graph.nodes:
+        if node in inside:
+            copy = new[node] = graph.node_copy(node, new.__getitem__)
             copy.args = map_aggregate(copy.args, lambda v: _number(v, sizes))  # type: ignore[assignment]
             copy.kwargs = map_aggregate(copy.kwargs, lambda v: _number(v, sizes))  # type: ignore[assignment]
-            if n.target is aten.view.default:  # (in such a graph it is a reshape: no layout is promised)
+            if node.target is aten.view.default:  # (in such a graph it is a reshape: no layout is promised)
                 copy.target = aten.reshape.default
-    graph.output(tuple(new[n] for n in results))
+    graph.output(tuple(new[result] for result in results))
     return graph, specs
 
 
@@ -94,12 +99,12 @@ def _number(value: Any, sizes: dict[str, int]) -> Any:
     return value.eval(sizes) if isinstance(value, Expr) else value
 
 
-def _spec(n: torch.fx.Node, sizes: dict[str, int]) -> InputSpec:
-    val = n.meta.get("val")
+def _spec(node: torch.fx.Node, sizes: dict[str, int]) -> InputSpec:
+    val = node.meta.get("val")
     if isinstance(val, TensorMeta):
         shape, stride = (tuple(int(_number(x, sizes)) for x in xs) for xs in (val.shape, val.stride))
-        spec = InputSpec(n.name, shape=shape, stride=stride, dtype=val.dtype, device=str(val.device))
+        spec = InputSpec(node.name, shape=shape, stride=stride, dtype=val.dtype, device=str(val.device))
         return spec
     if isinstance(val, (int, float, Expr)):
-        return InputSpec(n.name, is_tensor=False, value=_number(val, sizes))
-    return InputSpec(n.name, refused=f"nothing is known of the value {n.name}")
+        return InputSpec(node.name, is_tensor=False, value=_number(val, sizes))
+    return InputSpec(node.name, refused=f"nothing is known of the value {node.name}")

@@ -111,7 +111,7 @@ def insert(
     for a name that is taken or not there, or an unknown point."""
     if point not in ("recorded", "decomposed"):
         raise ValueError(f"point is 'recorded' or 'decomposed', got {point!r}")
-    names = [p.name for p in PASSES]
+    names = [run.name for run in PASSES]
     if name in names:
         raise ValueError(f"a graph pass named {name!r} exists already; passes are {', '.join(names)}")
     at = len(PASSES)
@@ -128,7 +128,7 @@ def remove(name: str) -> None:
     """Take a pass that was inserted out again. Raises ValueError for built-in passes (switch those off by option)."""
     if any(p.name == name for p in _BUILTIN):
         raise ValueError(f"{name!r} is a pass of tcompile: use the option disabled_passes={name!r}")
-    PASSES[:] = [p for p in PASSES if p.name != name]
+    PASSES[:] = [run for run in PASSES if run.name != name]
 
 
 def changes() -> tuple[Pass, ...]:
@@ -141,7 +141,9 @@ def disabled_passes(opts: Any) -> frozenset[str]:
     opts = {} if opts is None else opts
     named = opts.get("disabled_passes", "") or ""
     names = named.split(",") if isinstance(named, str) else named
-    return frozenset([*(n.strip() for n in names), *(p.name for p in PASSES if any(off(opts) for off in p.off))])
+    return frozenset(
+        [*(name.strip() for name in names), *(run.name for run in PASSES if any(off(opts) for off in run.off))]
+    )
 
 
 def run_passes(a: AtenGraph, point: str, opts: Any = None) -> AtenGraph:
@@ -153,13 +155,13 @@ def run_passes(a: AtenGraph, point: str, opts: Any = None) -> AtenGraph:
     unused = unused_share(a) if point == "recorded" and events.heard() else 0.0
     before = _operations(a) if events.heard() else None
     try:
-        for p in list(PASSES):
-            if p.point == point and p.name not in disabled:
+        for run in list(PASSES):
+            if run.point == point and run.name not in disabled:
                 began = time.perf_counter()
-                a = p.function(a) or a
+                a = run.function(a) or a
                 if before is not None:
                     seconds, after = time.perf_counter() - began, _operations(a)
-                    _tell(p.name, point, before, after, seconds, unused)
+                    _tell(run.name, point, before, after, seconds, unused)
                     before = after
     finally:
         state.env = outer
@@ -169,17 +171,17 @@ def run_passes(a: AtenGraph, point: str, opts: Any = None) -> AtenGraph:
 _MOST_TOLD = 60
 
 
-def _operations(a: AtenGraph) -> dict[str, tuple]:
+def _operations(aten_graph: AtenGraph) -> dict[str, tuple]:
     """Name -> target, arguments and keywords of each operation, and the results. Whoever changes arguments makes new
     ones."""
-    out: dict[str, tuple] = {n.name: (n.target, n.args, n.kwargs) for n in a.calls()}
-    out["return"] = (None, tuple(a.results), {})
+    out: dict[str, tuple] = {n.name: (n.target, n.args, n.kwargs) for n in aten_graph.calls()}
+    out["return"] = (None, tuple(aten_graph.results), {})
     return out
 
 
 def _text(name: str, operation: tuple) -> str:
     target, args, kwargs = operation
-    words = ", ".join([*map(str, args), *(f"{k}={v}" for k, v in kwargs.items())])
+    words = ", ".join([*map(str, args), *(f"{k}={value}" for k, value in kwargs.items())])
     return f"return {words}" if target is None else f"{name} = {target}({words})"
 
 
@@ -196,8 +198,8 @@ def _tell(
     name: str, point: str, before: dict[str, tuple], after: dict[str, tuple], seconds: float, unused: float
 ) -> None:
     old, new = _texts(before, after), _texts(after, before)
-    removed = [text for n, text in old.items() if new.get(n) != text]
-    added = [text for n, text in new.items() if old.get(n) != text]
+    removed = [text for key, text in old.items() if new.get(key) != text]
+    added = [text for key, text in new.items() if old.get(key) != text]
     events.emit(
         "pass",
         name=name,

@@ -33,30 +33,30 @@ WIDEST = 64  # columns of a head
 LEAST = 16  # rows and keys
 
 
-def dropout_attention(a: AtenGraph) -> None:
-    for n in [n for n in a.graph.nodes if n.target in _BACKWARD]:
+def dropout_attention(aten_graph: AtenGraph) -> None:
+    for n in [node for node in aten_graph.graph.nodes if node.target in _BACKWARD]:
         given = arguments_of(n.target, n.args, n.kwargs)
         back = _backwards(n)
-        if back is not None and _fits(a, given):
-            _replace(a, n, given, back)
+        if back is not None and _fits(aten_graph, given):
+            _replace(aten_graph, n, given, back)
 
 
-def _backwards(n: Node) -> list[Node] | None:
+def _backwards(node: Node) -> list[Node] | None:
     """The calls of the backward pass; None where something else reads more than the result."""
     out: dict[Node, None] = {}
-    for u in n.users:
-        if u.target is not operator.getitem:
+    for user in node.users:
+        if user.target is not operator.getitem:
             return None
-        for r in u.users if u.args[1] else ():
-            if r.target is not _BACKWARD[n.target]:
+        for r in user.users if user.args[1] else ():
+            if r.target is not _BACKWARD[node.target]:
                 return None
             out[r] = None
     return list(out)
 
 
-def _fits(a: AtenGraph, given: dict[str, Any]) -> bool:
+def _fits(aten_graph: AtenGraph, given: dict[str, Any]) -> bool:
     q, k, v = (given[x].meta["val"] for x in ("query", "key", "value"))
-    hints = a.env.hints if a.env is not None else {}
+    hints = aten_graph.env.hints if aten_graph.env is not None else {}
 
     def hint(x: Any) -> int:
         return x if isinstance(x, int) else x.eval(hints)
@@ -76,7 +76,7 @@ def _fits(a: AtenGraph, given: dict[str, Any]) -> bool:
         and as_expr(q.shape[1]) is as_expr(k.shape[1])
         and (not given["is_causal"] or as_expr(q.shape[2]) is as_expr(k.shape[2]))
         and all(hint(n) >= LEAST for n in (q.shape[2], k.shape[2]))
-        and all(hint(n) for n in q.shape[:2])
+        and all(hint(size) for size in q.shape[:2])
     )
 
 
@@ -85,24 +85,24 @@ def _scale(given: dict[str, Any], q: TensorMeta) -> Any:
     return q.shape[3] ** -0.5 if scale is None and type(q.shape[3]) is int else scale
 
 
-def _replace(a: AtenGraph, n: Node, given: dict[str, Any], back: list[Node]) -> None:
-    g = a.graph
+def _replace(aten_graph: AtenGraph, node: Node, given: dict[str, Any], back: list[Node]) -> None:
+    g = aten_graph.graph
     q, k, v = (given[x] for x in ("query", "key", "value"))
     (batch, heads, rows, _), keys, p = q.meta["val"].shape, k.meta["val"].shape[2], given["dropout_p"]
     how = keep_bits.keep_fraction(p) / (1 << keep_bits.BITS), bool(given["is_causal"]), _scale(given, q.meta["val"])
-    with g.inserting_before(n):
-        bits = call_like(g, n, keep_bits.KEEP_BITS, words(batch, heads, rows, keys), p, device=q.meta["val"].device)
-        both = call_like(g, n, ATTENTION, q, k, v, bits, *how)
+    with g.inserting_before(node):
+        bits = call_like(g, node, keep_bits.KEEP_BITS, words(batch, heads, rows, keys), p, device=q.meta["val"].device)
+        both = call_like(g, node, ATTENTION, q, k, v, bits, *how)
         out, logarithm = (g.call_function(operator.getitem, (both, i)) for i in range(2))
         for i, x in enumerate((out, logarithm)):
-            x.meta = {**n.meta, "val": both.meta["val"][i]}
+            x.meta = {**node.meta, "val": both.meta["val"][i]}
     for b in back:
         with g.inserting_before(b):
             new = call_like(g, b, BACKWARD, b.args[0], q, k, v, out, logarithm, bits, *how)
         b.replace_all_uses_with(new)
         g.erase_node(b)
-    for u in list(n.users):
-        if u.args[1] == 0:
-            u.replace_all_uses_with(out)
-        g.erase_node(u)
-    g.erase_node(n)
+    for user in list(node.users):
+        if user.args[1] == 0:
+            user.replace_all_uses_with(out)
+        g.erase_node(user)
+    g.erase_node(node)

@@ -59,7 +59,7 @@ class Dropout:
             or not 0 < n.args[1] < 1
         ):
             return None
-        items = {u.args[1]: u for u in n.users if u.target is operator.getitem}
+        items = {user.args[1]: user for user in n.users if user.target is operator.getitem}
         return cls(items[0], None, items[1], 1 / (1 - n.args[1])) if len(items) == 2 == len(n.users) else None
 
     def scales(self, n: Any) -> bool:
@@ -102,26 +102,26 @@ class Attention:
         case. Not as the graph's result: that the caller may change, as eager's backward does not read it."""
         out = [self.result]
         while True:
-            readers = [u for u in out[-1].users if u not in self.after]
+            readers = [user for user in out[-1].users if user not in self.after]
             if (
                 len(readers) != 1
                 or readers[0].target not in SAME_ELEMENTS | {aten.permute.default}
-                or any(u.op == "output" for u in readers[0].users)
+                or any(user.op == "output" for user in readers[0].users)
             ):
                 return out
             out.append(readers[0])
 
 
-def attention_gradients(a: AtenGraph) -> None:
-    for k, total in enumerate(row_sums(a)):
-        found = find(a, total)
+def attention_gradients(aten_graph: AtenGraph) -> None:
+    for k, total in enumerate(row_sums(aten_graph)):
+        found = find(aten_graph, total)
         if found is not None:
-            _replace(a, found, f"attention {k}")
+            _replace(aten_graph, found, f"attention {k}")
 
 
-def row_sums(a: AtenGraph) -> list[Node]:
+def row_sums(aten_graph: AtenGraph) -> list[Node]:
     """What may be a row's sum of p * dp."""
-    return [n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]
+    return [node for node in aten_graph.graph.nodes if node.target is aten.sum.dim_IntList]
 
 
 def _is_cast(n: Any) -> bool:
@@ -159,7 +159,12 @@ def _over_rows(n: Any, op: Any) -> bool:
 
 def _softmax(p: Node) -> tuple[Node, Node, Node] | None:
     """(score, its maximum, sum of exponentials) of the softmax of rows that p is."""
-    if p.target is not aten.div.Tensor or len(p.args) != 2 or p.kwargs or not all(isinstance(x, Node) for x in p.args):
+    if (
+        p.target is not aten.div.Tensor
+        or len(p.args) != 2
+        or p.kwargs
+        or not all(isinstance(arg, Node) for arg in p.args)
+    ):
         return None
     e, sums = p.args
     if e.target is not aten.exp.default or not _over_rows(sums, aten.sum.dim_IntList) or sums.args[0] is not e:
@@ -175,7 +180,7 @@ def _softmax(p: Node) -> tuple[Node, Node, Node] | None:
     return less.args[0], less.args[1], sums
 
 
-def find(a: AtenGraph, total: Node) -> Attention | None:
+def find(aten_graph: AtenGraph, total: Node) -> Attention | None:
     """The attention whose backward has this sum of a row."""
     if (
         not _over_rows(total, aten.sum.dim_IntList)
@@ -184,14 +189,14 @@ def find(a: AtenGraph, total: Node) -> Attention | None:
     ):
         return None
     both = total.args[0]
-    if both.target is not aten.mul.Tensor or not all(isinstance(x, Node) for x in both.args):
+    if both.target is not aten.mul.Tensor or not all(isinstance(arg, Node) for arg in both.args):
         return None
     for x, y in (both.args, both.args[::-1]):
         p = _made_by(x)
         parts = _softmax(p) if p.op == "call_function" else None
         found = _product(y) if parts is not None else None
         if parts is not None and found is not None:
-            return _rest(a, total, both, p, parts, y, *found)
+            return _rest(aten_graph, total, both, p, parts, y, *found)
     return None
 
 
@@ -208,7 +213,7 @@ def _product(dp: Node) -> tuple[Node, Node | None] | None:
 
 
 def _rest(
-    a: AtenGraph,
+    aten_graph: AtenGraph,
     total: Node,
     both: Node,
     p: Node,
@@ -251,29 +256,29 @@ def _rest(
     if not transposed(across, forward.args[1]) or gradient is None:
         return None
     again = _from_product(parts[0], {parts[1], p.args[0].args[0]}, after)
-    if again is None or not _worth(a, forward, again[0], p):
+    if again is None or not _worth(aten_graph, forward, again[0], p):
         return None
     return Attention(*parts, p, dp, gradient, total, forward, grad, again, after, late, dropout, late_dropped)
 
 
-def _reached(n: Node) -> set[Node]:
-    seen, todo = {n}, [n]
+def _reached(node: Node) -> set[Node]:
+    seen, todo = {node}, [node]
     while todo:
-        for u in todo.pop().users:
-            if u not in seen:
-                seen.add(u)
-                todo.append(u)
+        for user in todo.pop().users:
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
     return seen
 
 
-def _readers(n: Node) -> list[tuple[Node, list[Node]]]:
+def _readers(node: Node) -> list[tuple[Node, list[Node]]]:
     """What reads a value, through views and conversions: these, in order."""
     out: list[tuple[Node, list[Node]]] = []
-    for u in n.users:
-        if u.target in _VIEWS or _is_cast(u):
-            out += [(r, [u, *path]) for r, path in _readers(u)]
+    for user in node.users:
+        if user.target in _VIEWS or _is_cast(user):
+            out += [(r, [user, *path]) for r, path in _readers(user)]
         else:
-            out.append((u, []))
+            out.append((user, []))
     return out
 
 
@@ -288,18 +293,18 @@ def _gradient(both: Node, total: Node) -> Node | None:
         return None
     todo = [gradient]
     while todo:
-        for u in todo.pop().users:
+        for user in todo.pop().users:
             n += 1
             if (
                 n > _LONGEST
-                or u.target is not aten.bmm.default
-                and not _is_elementwise(u)
-                or u.target is aten.bmm.default
-                and u.meta["val"].dtype not in DTYPES
+                or user.target is not aten.bmm.default
+                and not _is_elementwise(user)
+                or user.target is aten.bmm.default
+                and user.meta["val"].dtype not in DTYPES
             ):
                 return None
-            if u.target is not aten.bmm.default:
-                todo.append(u)
+            if user.target is not aten.bmm.default:
+                todo.append(user)
     return gradient
 
 
@@ -309,47 +314,47 @@ def _from_product(score: Node, softmax: set[Node], after: set[Node]) -> list[Nod
     scores."""
     known: dict[Node, bool] = {}
 
-    def leads(n: Node) -> bool:
-        if n not in known:
-            known[n] = (
-                n.target is aten.bmm.default
+    def leads(node: Node) -> bool:
+        if node not in known:
+            known[node] = (
+                node.target is aten.bmm.default
                 or len(known) < _LONGEST
-                and _is_elementwise(n)
-                and any([leads(x) for x in n.all_input_nodes])
+                and _is_elementwise(node)
+                and any([leads(x) for x in node.all_input_nodes])
             )
-        return known[n]
+        return known[node]
 
     if not leads(score):
         return None
-    inside = {n for n, does in known.items() if does}
+    inside = {key for key, does in known.items() if does}
     if sum(n.target is aten.bmm.default for n in inside) != 1:
         return None
     todo = list(inside)
     while todo:
-        for u in todo.pop().users:
-            if u in inside or u in softmax or u in after:
+        for user in todo.pop().users:
+            if user in inside or user in softmax or user in after:
                 continue
-            if not _is_elementwise(u) or len(inside) > _LONGEST:
+            if not _is_elementwise(user) or len(inside) > _LONGEST:
                 return None
-            inside.add(u)
-            todo.append(u)
-    return [n for n in score.graph.nodes if n in inside]
+            inside.add(user)
+            todo.append(user)
+    return [node for node in score.graph.nodes if node in inside]
 
 
-def _worth(a: AtenGraph, result: Node, product: Node, p: Node) -> bool:
-    hints = a.env.hints if a.env is not None else {}
+def _worth(aten_graph: AtenGraph, result: Node, product: Node, p: Node) -> bool:
+    hints = aten_graph.env.hints if aten_graph.env is not None else {}
 
     def hint(n: Any) -> int:
         return n if isinstance(n, int) else int(n.eval(hints))
 
     m: TensorMeta = product.meta["val"]
-    operands = [_made_by(x).meta["val"] for x in product.args]
+    operands = [_made_by(arg).meta["val"] for arg in product.args]
     inner, columns = product.args[0].meta["val"].shape[-1], result.args[1].meta["val"].shape[-1]
     return (
         p.meta["val"].dtype == torch.float32
         and result.meta["val"].dtype in DTYPES
         and all(type(n) is int and 1 < n <= WIDEST for n in (inner, columns))
-        and (m.dtype in DTYPES or all(x.dtype in DTYPES for x in operands))
+        and (m.dtype in DTYPES or all(operand.dtype in DTYPES for operand in operands))
         and fills(*map(hint, m.shape))
     )
 
@@ -371,9 +376,9 @@ def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
     return x
 
 
-def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
-    g = a.graph
-    if any(u.op == "output" for u in f.result.users):  # (the caller's, who may change it)
+def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
+    g = aten_graph.graph
+    if any(user.op == "output" for user in f.result.users):  # (the caller's, who may change it)
         with g.inserting_after(f.result):
             given = call_like(g, f.result, aten.clone.default, f.result)
         f.result.replace_all_uses_with(given, lambda u: u.op == "output")
@@ -384,7 +389,7 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
     kept = f.kept()
     for before, n in zip(kept, kept[1:]):
         before.append(n)  # (a copy that is the graph's result came last)
-    position = {n: k for k, n in enumerate(g.nodes)}
+    position = {node: k for k, node in enumerate(g.nodes)}
     with g.inserting_after(
         max(
             (f.grad, *kept, logarithm, *f.again, *([f.dropout.mask or f.dropout.factor] if f.dropout else [])),
@@ -411,10 +416,10 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
         total = call_like(g, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
         new: dict[Node, Node] = {}
 
-        def copied(n: Node) -> None:
-            if n not in new:
-                new[n] = g.node_copy(n, lambda x: new.get(x, x))
-                new[n].meta = {**n.meta, "checkpoint": tag, "apart": tag}
+        def copied(node: Node) -> None:
+            if node not in new:
+                new[node] = g.node_copy(node, lambda x: new.get(x, x))
+                new[node].meta = {**node.meta, "checkpoint": tag, "apart": tag}
 
         for n in f.again:
             copied(n)
@@ -437,10 +442,12 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
         (path or [f.dropout and f.dropout.dropped])[-1] for _, path in f.late_dropped
     ]
     for n in ends + f.again:
-        for reader in [u for u in n.users if u in f.after]:
+        for reader in [user for user in n.users if user in f.after]:
             reader.replace_input_with(n, new[n])
     with g.inserting_before(f.gradient):  # one product of a tile less than autograd's p * dp - p * total
         less = call_like(g, f.gradient, aten.sub.Tensor, f.dp, total)
         f.gradient.replace_all_uses_with(
-            call_like(g, f.gradient, aten.mul.Tensor, next(x for x in f.total.args[0].args if x is not f.dp), less)
+            call_like(
+                g, f.gradient, aten.mul.Tensor, next(arg for arg in f.total.args[0].args if arg is not f.dp), less
+            )
         )

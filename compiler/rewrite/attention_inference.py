@@ -63,17 +63,17 @@ def library_call(
     )
 
 
-def attention(a: AtenGraph) -> None:
-    for softmax in [n for n in a.graph.nodes if n.target is aten._softmax.default]:
+def attention(aten_graph: AtenGraph) -> None:
+    for softmax in [node for node in aten_graph.graph.nodes if node.target is aten._softmax.default]:
         found = _match(softmax)
         if found is not None:
-            _replace(a, *found)
+            _replace(aten_graph, *found)
 
 
 def _match(softmax: Node) -> tuple[Node, Node, Node, float, Node] | None:
     """(first operand, second operand, values, scale, last product) of the pattern."""
-    m = softmax.meta["val"]
-    if not m.on_gpu or softmax.args[1] not in (-1, len(m.shape) - 1):
+    meta = softmax.meta["val"]
+    if not meta.on_gpu or softmax.args[1] not in (-1, len(meta.shape) - 1):
         return None
     scores, last = _scores(softmax), _weighted_sum(softmax)
     if scores is None or last is None:
@@ -132,8 +132,8 @@ def _same_rows(view: Node) -> bool:
 
 def _count(shape: Sequence[Any]) -> Any:
     n = as_expr(1)
-    for s in shape:
-        n = n * as_expr(s)
+    for size in shape:
+        n = n * as_expr(size)
     return n
 
 
@@ -151,33 +151,35 @@ def _fits(q: TensorMeta, k: TensorMeta, v: TensorMeta, scale: float) -> bool:
     )
 
 
-def _is_output(n: Node) -> bool:
-    return any(u.op == "output" for u in n.users)
+def _is_output(node: Node) -> bool:
+    return any(user.op == "output" for user in node.users)
 
 
 def _source(n: Node, shape3: Sequence[Any]) -> Node | None:
     """The four-dimensional tensor that `n`, (batch * heads, rows, columns), is a view or a copy of."""
     while n.target in _VIEWS:
-        m = n.meta["val"]
-        if len(m.shape) == 4 and n.target is not aten.expand.default:
+        meta = n.meta["val"]
+        if len(meta.shape) == 4 and n.target is not aten.expand.default:
             above = n.args[0]
-            if not (above.target in _VIEWS and tuple(above.meta["val"].shape) == tuple(m.shape)) and n.target not in (
+            if not (
+                above.target in _VIEWS and tuple(above.meta["val"].shape) == tuple(meta.shape)
+            ) and n.target not in (
                 aten.clone.default,
                 aten.contiguous.default,
             ):
                 return n
         up = n.args[0]
-        if _count(up.meta["val"].shape) is not _count(m.shape):
+        if _count(up.meta["val"].shape) is not _count(meta.shape):
             break  # an expansion
-        if len(m.shape) == 4 and len(up.meta["val"].shape) != 4:
+        if len(meta.shape) == 4 and len(up.meta["val"].shape) != 4:
             return n
         n = up
-    m = n.meta["val"]
+    meta = n.meta["val"]
     ok = (
-        len(m.shape) == 4
-        and m.shape[2] == shape3[1]
-        and m.shape[3] == shape3[2]
-        and _count(m.shape[:2]) is as_expr(shape3[0])
+        len(meta.shape) == 4
+        and meta.shape[2] == shape3[1]
+        and meta.shape[3] == shape3[2]
+        and _count(meta.shape[:2]) is as_expr(shape3[0])
     )
     return n if ok else None
 
@@ -187,7 +189,7 @@ def four_dimensional(g: Any, like: Node, q: Node, kt: Node, v: Node) -> tuple[No
     what these are views or copies of.
     """
     operands = [_source(n, n.meta["val"].shape) for n in (q, kt, v)]
-    heads = {tuple(n.meta["val"].shape[:2]) for n in operands if n is not None}
+    heads = {tuple(operand.meta["val"].shape[:2]) for operand in operands if operand is not None}
     if None in operands or len(heads) != 1:
         operands = [call_like(g, like, aten.unsqueeze.default, n, 0) for n in (q, kt, v)]
     q4, kt, v4 = operands  # type: ignore[assignment]
@@ -203,19 +205,19 @@ def four_dimensional(g: Any, like: Node, q: Node, kt: Node, v: Node) -> tuple[No
     return in_lines(q4), in_lines(k4), in_lines(v4)
 
 
-def _replace(a: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) -> None:
-    g = a.graph
+def _replace(aten_graph: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) -> None:
+    g = aten_graph.graph
     with g.inserting_before(last):
         q4, k4, v4 = four_dimensional(g, last, q, k, v)
         out = library_call(g, last, q4, k4, v4, scale)
         first = g.call_function(operator.getitem, (out, 0))
         first.meta = {**last.meta, "val": out.meta["val"][0]}
-        m = last.meta["val"]
+        meta = last.meta["val"]
         b, h, n, d = q4.meta["val"].shape
         dense = first
         if tuple(first.meta["val"].stride) != tuple(contiguous_strides((b, h, n, d))):
             dense = call_like(g, last, aten.clone.default, first, memory_format=torch.contiguous_format)
-        flat = g.call_function(aten.view.default, (dense, list(m.shape)))
+        flat = g.call_function(aten.view.default, (dense, list(meta.shape)))
         flat.meta = dict(last.meta)
     last.replace_all_uses_with(flat)
     g.eliminate_dead_code()

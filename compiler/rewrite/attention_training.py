@@ -26,28 +26,28 @@ aten = torch.ops.aten
 LOW = -60000.0  # a score that does not count: -inf, or the least number of half precision
 
 
-def attention_calls(a: AtenGraph) -> None:
+def attention_calls(aten_graph: AtenGraph) -> None:
     """Have the library compute such attention and its gradients. (These may differ in their last bits from run to run:
     not under deterministic algorithms.)
     """
     if torch.are_deterministic_algorithms_enabled():
         return
     changed = False
-    for total in row_sums(a):
-        found = find(a, total)
+    for total in row_sums(aten_graph):
+        found = find(aten_graph, total)
         if found is None or found.dropout is not None:
             continue
-        seen = _scores(a, found)
-        back = _backward(a, found, *seen) if seen is not None else None
+        seen = _scores(aten_graph, found)
+        back = _backward(aten_graph, found, *seen) if seen is not None else None
         product = found.again[0]
-        if seen is not None and back is not None and _fits(a, found, product):
-            _replace(a, found, product, seen[0], seen[1] is not None, *back)
+        if seen is not None and back is not None and _fits(aten_graph, found, product):
+            _replace(aten_graph, found, product, seen[0], seen[1] is not None, *back)
             changed = True
     if changed:
-        dead_code(a)
+        dead_code(aten_graph)
 
 
-def _scores(a: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
+def _scores(aten_graph: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
     """(scale, the causal mask's condition or None) where the scores are a product with these alone."""
     n, scale, condition, path = f.score, 1.0, None, set()
     while n.target is not aten.bmm.default:
@@ -59,7 +59,7 @@ def _scores(a: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
             n = n.args[0]
         elif n.target is aten.where.self and condition is None:
             blocked = _is_low(n.args[1])
-            if not blocked and not _is_low(n.args[2]) or not _says_causal(a, n.args[0], blocked):
+            if not blocked and not _is_low(n.args[2]) or not _says_causal(aten_graph, n.args[0], blocked):
                 return None
             condition, n = n.args[0], n.args[2 if blocked else 1]
         else:
@@ -67,11 +67,15 @@ def _scores(a: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
     return (scale, condition) if scale > 0 and path | {n} == set(f.again) else None
 
 
-def _number(n: Node) -> float | None:
+def _number(node: Node) -> float | None:
     """What a node multiplies with."""
-    if n.target not in (aten.mul.Tensor, aten.div.Tensor) or not isinstance(n.args[1], (int, float)) or not n.args[1]:
+    if (
+        node.target not in (aten.mul.Tensor, aten.div.Tensor)
+        or not isinstance(node.args[1], (int, float))
+        or not node.args[1]
+    ):
         return None
-    return float(n.args[1]) if n.target is aten.mul.Tensor else 1 / n.args[1]
+    return float(node.args[1]) if node.target is aten.mul.Tensor else 1 / node.args[1]
 
 
 def _is_low(x: Any) -> bool:
@@ -80,10 +84,10 @@ def _is_low(x: Any) -> bool:
     return isinstance(x, (int, float)) and x <= LOW
 
 
-def _says_causal(a: AtenGraph, condition: Any, blocked: bool) -> bool:
+def _says_causal(aten_graph: AtenGraph, condition: Any, blocked: bool) -> bool:
     if not isinstance(condition, Node):
         return False
-    t = known_value(a, condition)
+    t = known_value(aten_graph, condition)
     return (
         t is not None
         and t.dtype == torch.bool
@@ -93,7 +97,9 @@ def _says_causal(a: AtenGraph, condition: Any, blocked: bool) -> bool:
     )
 
 
-def _backward(a: AtenGraph, f: Attention, scale: float, condition: Node | None) -> tuple[Node, Node, Node] | None:
+def _backward(
+    aten_graph: AtenGraph, f: Attention, scale: float, condition: Node | None
+) -> tuple[Node, Node, Node] | None:
     """The products that are the gradients of q, k (transposed or not) and v, where nothing else is made of the scores'
     gradient than autograd makes.
     """
@@ -113,24 +119,31 @@ def _backward(a: AtenGraph, f: Attention, scale: float, condition: Node | None) 
             and condition is not None
             and u.args[0] is condition
             and n in u.args[1:]
-            and _is_zero(next(x for x in u.args[1:] if x is not n))
+            and _is_zero(next(arg for arg in u.args[1:] if arg is not n))
         ):
             n = u
         else:
             return None
-    flipped = [u for u in n.users if u.target is aten.permute.default and list(u.args[1]) == [0, 2, 1]]
-    readers = [u for x in (n, *flipped) for u in x.users if u not in flipped]
+    flipped = [user for user in n.users if user.target is aten.permute.default and list(user.args[1]) == [0, 2, 1]]
+    readers = [user for x in (n, *flipped) for user in x.users if user not in flipped]
     if (
         len(readers) != 2
         or not math.isclose(left, 1, rel_tol=1e-6)
-        or any(u.target is not aten.bmm.default for u in readers)
+        or any(reader.target is not aten.bmm.default for reader in readers)
     ):
         return None
     product = f.again[0]
     q, kt = product.args
-    dq = next((u for u in readers if u.args[0] is n and transposed(u.args[1], kt)), None)
+    dq = next((reader for reader in readers if reader.args[0] is n and transposed(reader.args[1], kt)), None)
     dk = next(
-        (u for u in readers if u.args[1] is n and transposed(u.args[0], q) or u.args[0] in flipped and u.args[1] is q),
+        (
+            reader
+            for reader in readers
+            if reader.args[1] is n
+            and transposed(reader.args[0], q)
+            or reader.args[0] in flipped
+            and reader.args[1] is q
+        ),
         None,
     )
     values = [(reader, path) for reader, path in f.late if reader.target is aten.bmm.default]
@@ -146,8 +159,8 @@ def _is_zero(x: Any) -> bool:
     return isinstance(x, (int, float)) and x == 0
 
 
-def _fits(a: AtenGraph, f: Attention, product: Node) -> bool:
-    hints = a.env.hints if a.env is not None else {}
+def _fits(aten_graph: AtenGraph, f: Attention, product: Node) -> bool:
+    hints = aten_graph.env.hints if aten_graph.env is not None else {}
     (g, rows, keys), inner = product.meta["val"].shape, product.args[0].meta["val"].shape[-1]
     dtypes = {x.meta["val"].dtype for x in (*product.args, f.result)}
     flops = 4.0 * inner * math.prod(n if isinstance(n, int) else n.eval(hints) for n in (g, rows, keys))
@@ -155,9 +168,9 @@ def _fits(a: AtenGraph, f: Attention, product: Node) -> bool:
 
 
 def _replace(
-    a: AtenGraph, f: Attention, product: Node, scale: float, causal: bool, dq: Node, dk: Node, dv: Node
+    aten_graph: AtenGraph, f: Attention, product: Node, scale: float, causal: bool, dq: Node, dk: Node, dv: Node
 ) -> None:
-    g, like = a.graph, f.result
+    g, like = aten_graph.graph, f.result
     q, kt = product.args
     rows, keys = product.meta["val"].shape[1:]
     with g.inserting_before(f.result):
@@ -165,7 +178,7 @@ def _replace(
         out = library_call(g, like, *operands, scale, causal, True)
         results = [_item(g, like, out, k) for k in (0, 1, 6, 7)]
         flat = _flat(g, like, results[0], f.result)
-    grad_at = max((f.grad, flat), key={n: k for k, n in enumerate(g.nodes)}.__getitem__)
+    grad_at = max((f.grad, flat), key={node: k for k, node in enumerate(g.nodes)}.__getitem__)
     with g.inserting_after(grad_at):
         anchor = g.call_function(aten.alias.default, (f.grad,))
     with g.inserting_before(anchor):
@@ -223,39 +236,39 @@ def _replace(
         for i, (old, turned) in enumerate(((dq, False), (dk, dk.args[1] is not q), (dv, False))):
             made = _item(g, f.gradient, back, i)
             new = _flat(g, f.gradient, made, old, turned)
-            if new.args[0] is made and _seen_as_views(a, old):
+            if new.args[0] is made and _seen_as_views(aten_graph, old):
                 old.replace_all_uses_with(made, lambda u: u.op == "output")  # (of the same elements in the same order)
             old.replace_all_uses_with(new)
     g.erase_node(anchor)
     f.result.replace_all_uses_with(flat)
 
 
-def _seen_as_views(a: AtenGraph, n: Node) -> bool:
+def _seen_as_views(aten_graph: AtenGraph, node: Node) -> bool:
     """Whether those of the graph's outputs that are made of a node are views of its memory."""
-    slots = {k for k, r in enumerate(a.results) if r is n}
-    return not any(o.kind == "buffer" and o.value in slots for o in a.plan) and not any(
-        k in slots for _, k in a.mutation_slots
+    slots = {k for k, result in enumerate(aten_graph.results) if result is node}
+    return not any(o.kind == "buffer" and o.value in slots for o in aten_graph.plan) and not any(
+        k in slots for _, k in aten_graph.mutation_slots
     )
 
 
-def _item(g: torch.fx.Graph, like: Node, call: Node, k: int) -> Node:
-    n = g.call_function(operator.getitem, (call, k))
+def _item(graph: torch.fx.Graph, like: Node, call: Node, k: int) -> Node:
+    n = graph.call_function(operator.getitem, (call, k))
     n.meta = {**like.meta, "val": call.meta["val"][k]}
     return n
 
 
-def _flat(g: torch.fx.Graph, like: Node, x: Node, instead: Node, turned: bool = False) -> Node:
+def _flat(graph: torch.fx.Graph, like: Node, x: Node, instead: Node, turned: bool = False) -> Node:
     """What the library made, as the product that it stands for lies in memory."""
-    m = instead.meta["val"]
+    meta = instead.meta["val"]
     if tuple(x.meta["val"].stride) != tuple(contiguous_strides(x.meta["val"].shape)):
-        x = call_like(g, like, aten.clone.default, x, memory_format=torch.contiguous_format)
+        x = call_like(graph, like, aten.clone.default, x, memory_format=torch.contiguous_format)
     if not turned:
-        return call_like(g, like, aten.view.default, x, list(m.shape))
-    x = call_like(g, like, aten.view.default, x, [m.shape[0], m.shape[2], m.shape[1]])
+        return call_like(graph, like, aten.view.default, x, list(meta.shape))
+    x = call_like(graph, like, aten.view.default, x, [meta.shape[0], meta.shape[2], meta.shape[1]])
     return call_like(
-        g,
+        graph,
         like,
         aten.clone.default,
-        call_like(g, like, aten.permute.default, x, [0, 2, 1]),
+        call_like(graph, like, aten.permute.default, x, [0, 2, 1]),
         memory_format=torch.contiguous_format,
     )

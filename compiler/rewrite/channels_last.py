@@ -40,21 +40,21 @@ LEAST_CHANNELS = 16
 LEAST_ON_CPU = 3  # channels of the image: with one the two orders are the same
 
 
-def channels_last(a: AtenGraph) -> None:
-    nodes = list(a.graph.nodes)
+def channels_last(aten_graph: AtenGraph) -> None:
+    nodes = list(aten_graph.graph.nodes)
     worth = [n for n in nodes if _worth_it(n)]
     if not worth or _on_cpu(worth[0]) and any(n.target is aten.convolution_backward.default for n in nodes):
         return  # (on a CPU a training step of ResNet-50 took 1.1 times as long)
-    it = _Turning(a, nodes, _seen(nodes), set(), {}, {}, {})
-    for n in nodes:
-        if n.op != "call_function" or n in it.fixed:
+    it = _Turning(aten_graph, nodes, _seen(nodes), set(), {}, {}, {})
+    for node in nodes:
+        if node.op != "call_function" or node in it.fixed:
             continue
-        turn, is_image = next(((turn, is_image) for holds, turn, is_image in _KINDS if holds(n, it)), (None, False))
+        turn, is_image = next(((turn, is_image) for holds, turn, is_image in _KINDS if holds(node, it)), (None, False))
         if turn is not None:
-            it.before[n] = n.meta["val"]
-            turn(n, it)
+            it.before[node] = node.meta["val"]
+            turn(node, it)
             if is_image:
-                it.chosen.add(n)
+                it.chosen.add(node)
 
 
 @dataclass
@@ -75,90 +75,90 @@ class _Turning:
         return x in self.chosen or _lies_last(x)
 
 
-def _is_convolution(n: Node, it: _Turning) -> bool:
-    return n.target in _CONVOLUTIONS and _is_2d(n) and _follows(n, it)
+def _is_convolution(node: Node, it: _Turning) -> bool:
+    return node.target in _CONVOLUTIONS and _is_2d(node) and _follows(node, it)
 
 
-def _turn_convolution(n: Node, it: _Turning) -> None:
-    _turn_weight(n, it)
-    _turn_images(n, it)
-    if n.target is aten.convolution_backward.default:
-        it.fixed -= _turn_gradient(it.graph, n, it.fixed)
-    _turn_results(n, it)
+def _turn_convolution(node: Node, it: _Turning) -> None:
+    _turn_weight(node, it)
+    _turn_images(node, it)
+    if node.target is aten.convolution_backward.default:
+        it.fixed -= _turn_gradient(it.graph, node, it.fixed)
+    _turn_results(node, it)
 
 
-def _is_turned_too_far(n: Node, it: _Turning) -> bool:
+def _is_turned_too_far(node: Node, it: _Turning) -> bool:
     """A convolution of another order than its gradient, as of images of one channel: the library turns it back."""
     return (
-        n.target is aten.convolution_backward.default
-        and _is_2d(n)
-        and not _on_cpu(n)
-        and _groups(n) == 1
-        and n.args[0] in it.chosen
+        node.target is aten.convolution_backward.default
+        and _is_2d(node)
+        and not _on_cpu(node)
+        and _groups(node) == 1
+        and node.args[0] in it.chosen
     )
 
 
-def _turn_back(n: Node, it: _Turning) -> None:
-    m = n.args[0].meta["val"]
-    with it.graph.graph.inserting_before(n):
-        copy = it.graph.graph.call_function(aten.clone.default, (n.args[0],))
-    copy.meta = {**n.meta, "val": m.replace(stride=tuple(contiguous_strides(m.shape)))}
-    n.update_arg(0, copy)
+def _turn_back(node: Node, it: _Turning) -> None:
+    meta = node.args[0].meta["val"]
+    with it.graph.graph.inserting_before(node):
+        copy = it.graph.graph.call_function(aten.clone.default, (node.args[0],))
+    copy.meta = {**node.meta, "val": meta.replace(stride=tuple(contiguous_strides(meta.shape)))}
+    node.update_arg(0, copy)
 
 
-def _is_pool(n: Node, it: _Turning) -> bool:
-    return n.target in _POOLS and any(x in it.chosen for x in n.all_input_nodes)
+def _is_pool(node: Node, it: _Turning) -> bool:
+    return node.target in _POOLS and any(x in it.chosen for x in node.all_input_nodes)
 
 
-def _turn_results(n: Node, it: _Turning) -> None:
-    _relay(n, n.users if isinstance(n.meta["val"], (tuple, list)) else (), it.fixed)
+def _turn_results(node: Node, it: _Turning) -> None:
+    _relay(node, node.users if isinstance(node.meta["val"], (tuple, list)) else (), it.fixed)
 
 
-def _is_item(n: Node, it: _Turning) -> bool:
-    return n.target is operator.getitem and n.args[0] in it.chosen and _four(n.meta["val"])
+def _is_item(node: Node, it: _Turning) -> bool:
+    return node.target is operator.getitem and node.args[0] in it.chosen and _four(node.meta["val"])
 
 
-def _take_item(n: Node, it: _Turning) -> None:
-    n.meta["val"] = n.args[0].meta["val"][n.args[1]]
+def _take_item(node: Node, it: _Turning) -> None:
+    node.meta["val"] = node.args[0].meta["val"][node.args[1]]
 
 
-def _moves_pixels(n: Node, it: _Turning) -> bool:
-    return _joins(n) and all(it.last(x) for x in n.all_input_nodes) and _four(n.meta["val"])
+def _moves_pixels(node: Node, it: _Turning) -> bool:
+    return _joins(node) and all(it.last(x) for x in node.all_input_nodes) and _four(node.meta["val"])
 
 
-def _computes_on_pixels(n: Node, it: _Turning) -> bool:
+def _computes_on_pixels(node: Node, it: _Turning) -> bool:
     """Element by element, of a value that is turned, or for convolutions alone."""
-    if not (_elementwise(n) and _four(n.meta["val"])):
+    if not (_elementwise(node) and _four(node.meta["val"])):
         return False
-    return any(it.last(x) and _same(x, n) for x in n.all_input_nodes) or _feeds_convolution(n)
+    return any(it.last(x) and _same(x, node) for x in node.all_input_nodes) or _feeds_convolution(node)
 
 
-def _turn_elements(n: Node, it: _Turning) -> None:
-    n.meta["val"] = _turned(n.meta["val"])
-    n.kwargs = {k: v for k, v in n.kwargs.items() if k != "memory_format"}
+def _turn_elements(node: Node, it: _Turning) -> None:
+    node.meta["val"] = _turned(node.meta["val"])
+    node.kwargs = {name: value for name, value in node.kwargs.items() if name != "memory_format"}
 
 
-def _is_permuted(n: Node, it: _Turning) -> bool:
-    return n.target is aten.permute.default and _lay_otherwise(n.args[0], it)
+def _is_permuted(node: Node, it: _Turning) -> bool:
+    return node.target is aten.permute.default and _lay_otherwise(node.args[0], it)
 
 
-def _permute(n: Node, it: _Turning) -> None:
-    strides = n.args[0].meta["val"].stride
-    n.meta["val"] = n.meta["val"].replace(stride=tuple(strides[d] for d in n.args[1]))
+def _permute(node: Node, it: _Turning) -> None:
+    strides = node.args[0].meta["val"].stride
+    node.meta["val"] = node.meta["val"].replace(stride=tuple(strides[d] for d in node.args[1]))
 
 
-def _lies_like_operand(n: Node, it: _Turning) -> bool:
+def _lies_like_operand(node: Node, it: _Turning) -> bool:
     """Element by element, as an operand that lies otherwise now: a norm over channels, between two permutes."""
-    return _elementwise(n) and any(_lay_like(x, n, it) for x in n.all_input_nodes)
+    return _elementwise(node) and any(_lay_like(x, node, it) for x in node.all_input_nodes)
 
 
-def _lie_like_operand(n: Node, it: _Turning) -> None:
-    like = next(x for x in n.all_input_nodes if _lay_like(x, n, it))
-    n.meta["val"] = n.meta["val"].replace(stride=like.meta["val"].stride)
+def _lie_like_operand(node: Node, it: _Turning) -> None:
+    like = next(x for x in node.all_input_nodes if _lay_like(x, node, it))
+    node.meta["val"] = node.meta["val"].replace(stride=like.meta["val"].stride)
 
 
-def _lay_like(x: Node, n: Node, it: _Turning) -> bool:
-    return _lay_otherwise(x, it) and _same(x, n) and it.before[x].stride == n.meta["val"].stride
+def _lay_like(x: Node, node: Node, it: _Turning) -> bool:
+    return _lay_otherwise(x, it) and _same(x, node) and it.before[x].stride == node.meta["val"].stride
 
 
 def _lay_otherwise(x: Node, it: _Turning) -> bool:
@@ -179,73 +179,75 @@ _KINDS: tuple[tuple[Callable[[Node, _Turning], bool], Callable[[Node, _Turning],
 )
 
 
-def _worth_it(n: Node) -> bool:
-    if n.target not in _CONVOLUTIONS or not _is_2d(n):
+def _worth_it(node: Node) -> bool:
+    if node.target not in _CONVOLUTIONS or not _is_2d(node):
         return False
-    at = 2 if n.target is aten.convolution_backward.default else 1
-    w = n.args[at].meta["val"]
-    if _on_cpu(n):
-        return not _is_product(n) and n.args[at - 1].meta["val"].shape[1] >= LEAST_ON_CPU
+    at = 2 if node.target is aten.convolution_backward.default else 1
+    meta = node.args[at].meta["val"]
+    if _on_cpu(node):
+        return not _is_product(node) and node.args[at - 1].meta["val"].shape[1] >= LEAST_ON_CPU
     return (
-        _groups(n) == 1 and all(isinstance(c, int) and c >= LEAST_CHANNELS for c in w.shape[:2]) and w.dtype in _FLOATS
+        _groups(node) == 1
+        and all(isinstance(size, int) and size >= LEAST_CHANNELS for size in meta.shape[:2])
+        and meta.dtype in _FLOATS
     )
 
 
-def _groups(n: Node) -> Any:
-    return n.args[-2 if n.target is aten.convolution_backward.default else -1]
+def _groups(node: Node) -> Any:
+    return node.args[-2 if node.target is aten.convolution_backward.default else -1]
 
 
-def _is_2d(n: Node) -> bool:
+def _is_2d(node: Node) -> bool:
     """A convolution over images whose layout may be chosen."""
-    at = 2 if n.target is aten.convolution_backward.default else 1
-    w = n.args[at]
-    transposed = n.args[-4 if at == 2 else 6]
+    at = 2 if node.target is aten.convolution_backward.default else 1
+    w = node.args[at]
+    transposed = node.args[-4 if at == 2 else 6]
     if not isinstance(w, Node) or len(w.meta["val"].shape) != 4:
         return False
-    if _on_cpu(n):
-        x = n.args[at - 1].meta["val"]
+    if _on_cpu(node):
+        meta = node.args[at - 1].meta["val"]
         return (
-            len(x.shape) == 4
-            and x.dtype is w.meta["val"].dtype
-            and x.dtype in _FLOATS[1:]
-            and all(type(s) is int for s in w.meta["val"].shape)
+            len(meta.shape) == 4
+            and meta.dtype is w.meta["val"].dtype
+            and meta.dtype in _FLOATS[1:]
+            and all(type(size) is int for size in w.meta["val"].shape)
             and torch.backends.mkldnn.is_available()
             and torch.backends.mkldnn.enabled
         )
     return not transposed
 
 
-def _on_cpu(n: Node) -> bool:
-    return n.args[0].meta["val"].device.type == "cpu"
+def _on_cpu(node: Node) -> bool:
+    return node.args[0].meta["val"].device.type == "cpu"
 
 
-def _is_product(n: Node) -> bool:
+def _is_product(node: Node) -> bool:
     """One tap, and every pixel: a matrix product, which is as fast in either layout."""
-    at = 2 if n.target is aten.convolution_backward.default else 1
-    stride = n.args[at + 2]
-    return all(s == 1 for s in (*n.args[at].meta["val"].shape[2:], *stride))
+    at = 2 if node.target is aten.convolution_backward.default else 1
+    stride = node.args[at + 2]
+    return all(s == 1 for s in (*node.args[at].meta["val"].shape[2:], *stride))
 
 
-def _follows(n: Node, it: _Turning) -> bool:
+def _follows(node: Node, it: _Turning) -> bool:
     """Whether a convolution takes the layout: on a CPU products only that of their images; on a GPU those in groups,
     too: there the library computes in the order that its images or its weight lie in, and gives results in it.
     """
-    at = 2 if n.target is aten.convolution_backward.default else 1
-    last = any(it.last(x) for x in n.args[:at])
-    if _on_cpu(n):
-        return last if _is_product(n) else _worth_it(n)
-    if _groups(n) != 1:
+    at = 2 if node.target is aten.convolution_backward.default else 1
+    last = any(it.last(arg) for arg in node.args[:at])
+    if _on_cpu(node):
+        return last if _is_product(node) else _worth_it(node)
+    if _groups(node) != 1:
         return last
-    return it.last(n.args[at - 1]) or it.last(n.args[at]) or _many_taps(n.args[at].meta["val"])
+    return it.last(node.args[at - 1]) or it.last(node.args[at]) or _many_taps(node.args[at].meta["val"])
 
 
-def _joins(n: Node) -> bool:
+def _joins(node: Node) -> bool:
     """What moves whole pixels: they are copied in one piece where the channels lie together."""
-    return n.target in _RESAMPLED or n.target is aten.cat.default and n.args[1:] in ((1,), (-3,))
+    return node.target in _RESAMPLED or node.target is aten.cat.default and node.args[1:] in ((1,), (-3,))
 
 
 def _seen(nodes: list[Node]) -> set[Node]:
-    return {x for n in nodes if n.op == "output" or n.target in _BY_STRIDES for x in n.all_input_nodes}
+    return {x for node in nodes if node.op == "output" or node.target in _BY_STRIDES for x in node.all_input_nodes}
 
 
 def _four(m: Any) -> bool:
@@ -262,60 +264,60 @@ def _turned(m: TensorMeta) -> TensorMeta:
     return TensorMeta(m.shape, channels_last_strides(m.shape), m.dtype, m.device)
 
 
-def _same(x: Node, n: Node) -> bool:
-    m = x.meta["val"]
-    return isinstance(m, TensorMeta) and tuple(m.shape) == tuple(n.meta["val"].shape)
+def _same(x: Node, node: Node) -> bool:
+    meta = x.meta["val"]
+    return isinstance(meta, TensorMeta) and tuple(meta.shape) == tuple(node.meta["val"].shape)
 
 
-def _elementwise(n: Node) -> bool:
-    op = n.target
+def _elementwise(node: Node) -> bool:
+    op = node.target
     return (
         isinstance(op, torch._ops.OpOverload)
         and (torch.Tag.pointwise in op.tags or op is aten._to_copy.default or op is aten.clone.default)
-        and "device" not in n.kwargs
+        and "device" not in node.kwargs
     )
 
 
 def _lies_last(x: Node) -> bool:
     """Channels last already: what is made contiguous of it (eager's group norm takes nothing else) need not be."""
-    m = x.meta["val"]
+    meta = x.meta["val"]
     return (
-        isinstance(m, TensorMeta)
-        and len(m.shape) == 4
-        and tuple(m.stride) == tuple(channels_last_strides(m.shape)) != tuple(contiguous_strides(m.shape))
+        isinstance(meta, TensorMeta)
+        and len(meta.shape) == 4
+        and tuple(meta.stride) == tuple(channels_last_strides(meta.shape)) != tuple(contiguous_strides(meta.shape))
     )
 
 
-def _feeds_convolution(n: Node) -> bool:
+def _feeds_convolution(node: Node) -> bool:
     """A conversion (autocast's) of what convolutions alone read."""
     return (
-        n.target is aten._to_copy.default
-        and bool(n.users)
-        and all(u.target in _CONVOLUTIONS and _is_2d(u) for u in n.users)
+        node.target is aten._to_copy.default
+        and bool(node.users)
+        and all(user.target in _CONVOLUTIONS and _is_2d(user) for user in node.users)
     )
 
 
-def _turn_weight(n: Node, it: _Turning) -> None:
+def _turn_weight(node: Node, it: _Turning) -> None:
     """A weight that lies in another order is turned once, by a kernel of ours, for the forward and the backward
     convolution alike: the library would do so in each call, element by element."""
-    at = 2 if n.target is aten.convolution_backward.default else 1
-    w = n.args[at]
-    if not _many_taps(w.meta["val"]) or _on_cpu(n) and w.op != "placeholder":
+    at = 2 if node.target is aten.convolution_backward.default else 1
+    w = node.args[at]
+    if not _many_taps(w.meta["val"]) or _on_cpu(node) and w.op != "placeholder":
         return
-    first = next(x for x in it.nodes if x.op != "placeholder") if w.op == "placeholder" else n
-    n.update_arg(at, _turned_copy(w, first, n, it, it.weights))
+    first = next(x for x in it.nodes if x.op != "placeholder") if w.op == "placeholder" else node
+    node.update_arg(at, _turned_copy(w, first, node, it, it.weights))
 
 
-def _turn_images(n: Node, it: _Turning) -> None:
+def _turn_images(node: Node, it: _Turning) -> None:
     """What a convolution reads is turned by a kernel of ours where it lies in another order: that of what makes it,
     where this is computed. On a GPU the library turns the program's own images.
     """
-    if _on_cpu(n) and _is_product(n):
+    if _on_cpu(node) and _is_product(node):
         return
-    for i in range(2 if n.target is aten.convolution_backward.default else 1):
-        x = n.args[i]
-        if x not in it.chosen and _four(x.meta["val"]) and (_on_cpu(n) or _is_computed(x)):
-            n.update_arg(i, _turned_copy(x, n, n, it, it.images))
+    for i in range(2 if node.target is aten.convolution_backward.default else 1):
+        x = node.args[i]
+        if x not in it.chosen and _four(x.meta["val"]) and (_on_cpu(node) or _is_computed(x)):
+            node.update_arg(i, _turned_copy(x, node, node, it, it.images))
 
 
 def _is_computed(x: Node) -> bool:
@@ -331,17 +333,17 @@ def _turned_copy(x: Node, before: Node, like: Node, it: _Turning, copies: dict[N
     return copy
 
 
-def _turn_gradient(a: AtenGraph, n: Node, fixed: set[Node]) -> set[Node]:
+def _turn_gradient(aten_graph: AtenGraph, node: Node, fixed: set[Node]) -> set[Node]:
     """The library makes a weight's gradient in the order of the operands; the one that leaves the graph has the
     weight's own order, and a kernel of ours turns it. Gives the results that no longer leave."""
     gone: set[Node] = set()
     for u in [
-        u
-        for u in n.users
-        if u in fixed and u.target is operator.getitem and u.args[1] == 1 and _many_taps(u.meta["val"])
+        user
+        for user in node.users
+        if user in fixed and user.target is operator.getitem and user.args[1] == 1 and _many_taps(user.meta["val"])
     ]:
-        with a.graph.inserting_after(u):
-            copy = a.graph.call_function(aten.clone.default, (u,))
+        with aten_graph.graph.inserting_after(u):
+            copy = aten_graph.graph.call_function(aten.clone.default, (u,))
         copy.meta = dict(u.meta)
         u.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
         gone.add(u)
@@ -352,18 +354,18 @@ def _many_taps(m: Any) -> bool:
     return (
         _four(m)
         and m.dtype in _FLOATS
-        and all(type(s) is int for s in m.shape)
+        and all(type(size) is int for size in m.shape)
         and m.shape[2] * m.shape[3] > 1
         and m.shape[1] > 1
     )
 
 
-def _relay(n: Node, items: Any, fixed: set[Node]) -> None:
+def _relay(node: Node, items: Any, fixed: set[Node]) -> None:
     """Give an operator's results the layout, except those that leave the graph."""
-    val = n.meta["val"]
+    val = node.meta["val"]
     if isinstance(val, TensorMeta):
         if _four(val):
-            n.meta["val"] = _turned(val)
+            node.meta["val"] = _turned(val)
         return
-    leave = {u.args[1] for u in items if u.target is operator.getitem and u in fixed}
-    n.meta["val"] = type(val)(_turned(m) if _four(m) and k not in leave else m for k, m in enumerate(val))
+    leave = {item.args[1] for item in items if item.target is operator.getitem and item in fixed}
+    node.meta["val"] = type(val)(_turned(m) if _four(m) and k not in leave else m for k, m in enumerate(val))

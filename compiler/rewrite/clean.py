@@ -24,21 +24,26 @@ aten = torch.ops.aten
 Node = torch.fx.Node
 
 
-def has_effect(n: Node) -> bool:
+def has_effect(node: Node) -> bool:
     """Random operators move the generator's state, other processes wait for a collective, and operators without a
     result are there to raise (_linalg_check_errors, _assert_async): they run even where nobody reads the result."""
-    return isinstance(n.target, torch._ops.OpOverload) and (
-        op_info(n.target).random or not op_info(n.target).n_results or communicates(n.target)
+    return isinstance(node.target, torch._ops.OpOverload) and (
+        op_info(node.target).random or not op_info(node.target).n_results or communicates(node.target)
     )
 
 
-def dead_code(a: AtenGraph) -> None:
+def dead_code(aten_graph: AtenGraph) -> None:
     """Remove operators whose results nobody reads, but for those that may raise: eager raises all the same."""
-    for n in reversed(list(a.graph.nodes)):
-        if n.op in ("call_function", "get_attr") and not n.users and not has_effect(n) and not node_may_raise(n):
-            a.graph.erase_node(n)
-            if n.op == "get_attr" and not a.graph.find_nodes(op="get_attr", target=n.target):
-                a.constants.pop(n.target, None)
+    for node in reversed(list(aten_graph.graph.nodes)):
+        if (
+            node.op in ("call_function", "get_attr")
+            and not node.users
+            and not has_effect(node)
+            and not node_may_raise(node)
+        ):
+            aten_graph.graph.erase_node(node)
+            if node.op == "get_attr" and not aten_graph.graph.find_nodes(op="get_attr", target=node.target):
+                aten_graph.constants.pop(node.target, None)
 
 
 def _key(x: Any) -> Any:
@@ -57,42 +62,42 @@ def _key(x: Any) -> Any:
     return (c, x)
 
 
-def common_subexpressions(a: AtenGraph) -> None:
+def common_subexpressions(aten_graph: AtenGraph) -> None:
     """Compute equal expressions once. Results stay apart: each is a tensor of its own to the caller; and so does what a
     custom backward computes anew (`graph/higher_order.py`)."""
     seen: dict[Any, Node] = {}
-    results = set(a.results)
-    for n in list(a.graph.nodes):
-        if n.op not in ("call_function", "get_attr") or n in results or has_effect(n):
+    results = set(aten_graph.results)
+    for node in list(aten_graph.graph.nodes):
+        if node.op not in ("call_function", "get_attr") or node in results or has_effect(node):
             continue
-        val = n.meta.get("val")
-        laid_out = n.target is aten.clone.default or any(
-            has_effect(u) for u in n.users
+        val = node.meta.get("val")
+        laid_out = node.target is aten.clone.default or any(
+            has_effect(user) for user in node.users
         )  # random numbers are drawn in memory's order
         strides = val.stride if isinstance(val, TensorMeta) and laid_out else None
         try:
             k = (
-                n.op,
-                n.target,
-                _key(n.args),
-                tuple((m, _key(v)) for m, v in sorted(n.kwargs.items())),
+                node.op,
+                node.target,
+                _key(node.args),
+                tuple((name, _key(value)) for name, value in sorted(node.kwargs.items())),
                 strides,
-                n.meta.get("apart"),
-                n.meta.get("unwritten"),  # (an operator that writes it need not be given what is in there)
+                node.meta.get("apart"),
+                node.meta.get("unwritten"),  # (an operator that writes it need not be given what is in there)
             )
-            first = seen.setdefault(k, n)
+            first = seen.setdefault(k, node)
         except TypeError:  # an argument that cannot be hashed: leave the node
             continue
-        if first is not n:
-            n.replace_all_uses_with(first)
-            a.graph.erase_node(n)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            aten_graph.graph.erase_node(node)
 
 
-def no_ops(a: AtenGraph) -> None:
+def no_ops(aten_graph: AtenGraph) -> None:
     """Remove casts to the same dtype, views of the same shape, x*1, x+0 on integers and the like, and casts that undo a
     widening cast."""
-    results = set(a.results)
-    for n in list(a.calls()):
+    results = set(aten_graph.results)
+    for n in list(aten_graph.calls()):
         if n in results or not n.users:
             continue
         to = _equivalent(n)
@@ -102,7 +107,7 @@ def no_ops(a: AtenGraph) -> None:
             and to.meta["val"].dtype == n.meta["val"].dtype
         ):
             n.replace_all_uses_with(to)
-            a.graph.erase_node(n)
+            aten_graph.graph.erase_node(n)
 
 
 # every value of the first dtype survives the way to the second and back
@@ -121,45 +126,45 @@ _EXACT = {
 }
 
 
-def _equivalent(n: Node) -> Node | None:
-    t, args = n.target, n.args
+def _equivalent(node: Node) -> Node | None:
+    t, args = node.target, node.args
     x = args[0] if args and isinstance(args[0], Node) else None
-    if x is None or not isinstance(x.meta.get("val"), TensorMeta) or not isinstance(n.meta.get("val"), TensorMeta):
+    if x is None or not isinstance(x.meta.get("val"), TensorMeta) or not isinstance(node.meta.get("val"), TensorMeta):
         return None
-    m = x.meta["val"]
-    if t is aten._to_copy.default and not n.kwargs.keys() - {"dtype"}:
-        if n.kwargs["dtype"] == m.dtype:
+    meta = x.meta["val"]
+    if t is aten._to_copy.default and not node.kwargs.keys() - {"dtype"}:
+        if node.kwargs["dtype"] == meta.dtype:
             return x
         if x.target is aten._to_copy.default and "device" not in x.kwargs:
             src = x.args[0].meta["val"].dtype
-            if n.kwargs["dtype"] == src and (src, m.dtype) in _EXACT:
+            if node.kwargs["dtype"] == src and (src, meta.dtype) in _EXACT:
                 return x.args[0]
         return None
     if t is aten.clone.default:
-        return None if _layout_matters(n, x) else x
-    if t in (aten.view.default, aten.expand.default) and n.meta["val"].shape == m.shape:
+        return None if _layout_matters(node, x) else x
+    if t in (aten.view.default, aten.expand.default) and node.meta["val"].shape == meta.shape:
         return x
     if t in (aten.mul.Tensor, aten.div.Tensor) and _is_number(args[1], 1):
         return x
     if (
         t in (aten.add.Tensor, aten.sub.Tensor)
         and _is_number(args[1], 0)
-        and not (m.dtype.is_floating_point or m.dtype.is_complex)
+        and not (meta.dtype.is_floating_point or meta.dtype.is_complex)
     ):
         return x  # for floats -0.0 + 0 is 0.0
-    if t is aten.sub.Tensor and not n.kwargs and _is_zero(args[1]):
+    if t is aten.sub.Tensor and not node.kwargs and _is_zero(args[1]):
         return x
     return None
 
 
-def _layout_matters(n: Node, x: Node) -> bool:
-    """Whether somebody reads the memory of `n`, a copy of `x`, as it is laid out. Strides of intermediate values are
+def _layout_matters(node: Node, x: Node) -> bool:
+    """Whether somebody reads the memory of `node`, a copy of `x`, as it is laid out. Strides of intermediate values are
     free, with exceptions: as_strided; random operators, whose numbers are drawn in the order of memory (but attention
     draws for each score, wherever its operands lie); operators that may take contiguous operands for granted; and
     those that read rows, where the copy is what put its rows in one piece. These get what eager gives them."""
-    m, copy = x.meta["val"], n.meta["val"]
-    makes_rows = m.ndim > 0 and m.shape[-1] != 1 and m.stride[-1] != copy.stride[-1]
-    todo, seen = [(n, u) for u in n.users], set()
+    meta, copy = x.meta["val"], node.meta["val"]
+    makes_rows = meta.ndim > 0 and meta.shape[-1] != 1 and meta.stride[-1] != copy.stride[-1]
+    todo, seen = [(node, user) for user in node.users], set()
     while todo:
         operand, u = todo.pop()
         if (operand, u) in seen:
@@ -170,7 +175,7 @@ def _layout_matters(n: Node, x: Node) -> bool:
         if u.op != "call_function" or u.target is operator.getitem:
             continue
         if u.target in VIEWS or makes_rows and u.target in POINTWISE:  # (both pass on how their operand lies)
-            todo += [(u, v) for v in u.users]
+            todo += [(u, user) for user in u.users]
         elif not is_extern(u):
             if has_effect(u):
                 return True
@@ -192,19 +197,23 @@ def _is_number(x: Any, value: int) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool) and x == value
 
 
-def view_chains(a: AtenGraph) -> None:
+def view_chains(aten_graph: AtenGraph) -> None:
     """view of view is one view; permute of permute is one permute."""
-    for n in list(a.calls()):
+    for n in list(aten_graph.calls()):
         x = n.args[0] if n.args and isinstance(n.args[0], Node) else None
         if x is None or x.op != "call_function" or x.target is not n.target:
             continue
         if n.target is aten.view.default:
-            m = x.args[0].meta["val"]
-            if views_meta.view_strides(m.shape, m.stride, n.meta["val"].shape) is not None:
+            meta = x.args[0].meta["val"]
+            if views_meta.view_strides(meta.shape, meta.stride, n.meta["val"].shape) is not None:
                 n.args = (x.args[0], n.args[1])
         elif n.target is aten.permute.default:
             order = [x.args[1][d] for d in n.args[1]]
             n.args = (x.args[0], order)
-    for n in list(a.graph.nodes):
-        if n.target is aten.permute.default and list(n.args[1]) == list(range(len(n.args[1]))) and n not in a.results:
+    for n in list(aten_graph.graph.nodes):
+        if (
+            n.target is aten.permute.default
+            and list(n.args[1]) == list(range(len(n.args[1])))
+            and n not in aten_graph.results
+        ):
             n.replace_all_uses_with(n.args[0])

@@ -22,42 +22,52 @@ aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def convolution_bias(a: AtenGraph) -> None:
-    for n in list(a.graph.nodes):
-        if n.target is aten.convolution.default and _taken_apart(n.meta["val"]) and isinstance(n.args[2], Node):
-            _add_beside(a, n)
-        elif n.target is aten.convolution_backward.default and _taken_apart(n.args[0].meta["val"]) and n.args[-1][2]:
-            _sum_beside(a, n)
+def convolution_bias(aten_graph: AtenGraph) -> None:
+    for node in list(aten_graph.graph.nodes):
+        if (
+            node.target is aten.convolution.default
+            and _taken_apart(node.meta["val"])
+            and isinstance(node.args[2], Node)
+        ):
+            _add_beside(aten_graph, node)
+        elif (
+            node.target is aten.convolution_backward.default
+            and _taken_apart(node.args[0].meta["val"])
+            and node.args[-1][2]
+        ):
+            _sum_beside(aten_graph, node)
 
 
 def _taken_apart(result: Any) -> bool:
     return isinstance(result, TensorMeta) and result.on_gpu and result.dtype in _DTYPES
 
 
-def _add_beside(a: AtenGraph, n: Node) -> None:
-    x, w, bias, *rest = n.args
-    if bias.meta["val"].dtype is not n.meta["val"].dtype:
+def _add_beside(aten_graph: AtenGraph, node: Node) -> None:
+    x, w, bias, *rest = node.args
+    if bias.meta["val"].dtype is not node.meta["val"].dtype:
         return
-    with a.graph.inserting_before(n):
-        plain = a.graph.call_function(aten.convolution.default, (x, w, None, *rest))
-        plain.meta = dict(n.meta)
-        column = call_like(a.graph, n, aten.view.default, bias, [-1] + [1] * (len(n.meta["val"].shape) - 2))
-        out = call_like(a.graph, n, aten.add.Tensor, plain, column)
-    out.meta["val"] = n.meta["val"]
-    n.replace_all_uses_with(out)
-    a.graph.erase_node(n)
+    with aten_graph.graph.inserting_before(node):
+        plain = aten_graph.graph.call_function(aten.convolution.default, (x, w, None, *rest))
+        plain.meta = dict(node.meta)
+        column = call_like(
+            aten_graph.graph, node, aten.view.default, bias, [-1] + [1] * (len(node.meta["val"].shape) - 2)
+        )
+        out = call_like(aten_graph.graph, node, aten.add.Tensor, plain, column)
+    out.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(out)
+    aten_graph.graph.erase_node(node)
 
 
-def _sum_beside(a: AtenGraph, n: Node) -> None:
-    gradient, mask = n.args[0], n.args[-1]
-    for u in [u for u in n.users if u.target is operator.getitem and u.args[1] == 2]:
-        m = gradient.meta["val"]
-        with a.graph.inserting_before(u):
-            total = call_like(a.graph, u, aten.sum.dim_IntList, gradient, [0, *range(2, len(m.shape))])
+def _sum_beside(aten_graph: AtenGraph, node: Node) -> None:
+    gradient, mask = node.args[0], node.args[-1]
+    for u in [user for user in node.users if user.target is operator.getitem and user.args[1] == 2]:
+        meta = gradient.meta["val"]
+        with aten_graph.graph.inserting_before(u):
+            total = call_like(aten_graph.graph, u, aten.sum.dim_IntList, gradient, [0, *range(2, len(meta.shape))])
         u.replace_all_uses_with(total)
-        a.graph.erase_node(u)
+        aten_graph.graph.erase_node(u)
     if any(mask[:2]):
-        n.args = (*n.args[:-1], [*mask[:2], False])
-        n.meta["val"] = (*n.meta["val"][:2], None)  # (what is left out has no memory that others could take)
-    elif not n.users:
-        a.graph.erase_node(n)
+        node.args = (*node.args[:-1], [*mask[:2], False])
+        node.meta["val"] = (*node.meta["val"][:2], None)  # (what is left out has no memory that others could take)
+    elif not node.users:
+        aten_graph.graph.erase_node(node)

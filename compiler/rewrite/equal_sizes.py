@@ -15,20 +15,20 @@ from .pass_nodes import holds_symbols
 __all__ = ["unify_sizes"]
 
 
-def unify_sizes(a: AtenGraph) -> None:
+def unify_sizes(aten_graph: AtenGraph) -> None:
     """Apply the environment's replacements to arguments, metadata and outputs."""
-    env = a.env
+    env = aten_graph.env
     if env is None or not env.replacements:
         return
-    for n in a.graph.nodes:
-        if "val" in n.meta:
-            n.meta["val"] = _now(n.meta["val"], env)
-        if n.op == "call_function":
-            if holds_symbols(n.args):
-                n.args = _now(n.args, env)
-            if n.kwargs and holds_symbols(tuple(n.kwargs.values())):
-                n.kwargs = {k: _now(v, env) for k, v in n.kwargs.items()}
-    for o in a.plan:
+    for node in aten_graph.graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = _now(node.meta["val"], env)
+        if node.op == "call_function":
+            if holds_symbols(node.args):
+                node.args = _now(node.args, env)
+            if node.kwargs and holds_symbols(tuple(node.kwargs.values())):
+                node.kwargs = {name: _now(value, env) for name, value in node.kwargs.items()}
+    for o in aten_graph.plan:
         if o.meta is not None:
             o.meta = _now(o.meta, env)
         if o.kind == "int":

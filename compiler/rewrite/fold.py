@@ -22,40 +22,45 @@ _NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.i
 LIMIT = 4096  # elements; larger results would bloat the entry
 
 
-def constant_folding(a: AtenGraph) -> None:
+def constant_folding(aten_graph: AtenGraph) -> None:
     """Numbers: what stays a scalar fill becomes another fill. Tensors: operators on kept constants run once, now."""
-    _numbers(a)
-    _fold_fills(a)
-    _fold_constants(a)
+    _numbers(aten_graph)
+    _fold_fills(aten_graph)
+    _fold_constants(aten_graph)
 
 
-def _numbers(a: AtenGraph) -> None:
+def _numbers(aten_graph: AtenGraph) -> None:
     """Kept tensors of one number (torch's composite operators make them) as numbers, where element-wise operators read
     them: equal ones then are one."""
-    results = set(a.results)
-    for n in a.graph.find_nodes(op="get_attr"):
-        if n.target not in a.constants or n.target.startswith("kept") or n in results:
+    results = set(aten_graph.results)
+    for node in aten_graph.graph.find_nodes(op="get_attr"):
+        if node.target not in aten_graph.constants or node.target.startswith("kept") or node in results:
             continue
-        t = a.constants[n.target]
+        t = aten_graph.constants[node.target]
         if (
             t.ndim
             or t.is_complex()
             or t.requires_grad
             or t.dtype not in _NUMBERS
             or not all(
-                isinstance(u.target, torch._ops.OpOverload) and torch.Tag.pointwise in u.target.tags for u in n.users
+                isinstance(user.target, torch._ops.OpOverload) and torch.Tag.pointwise in user.target.tags
+                for user in node.users
             )
         ):
             continue
-        with a.graph.inserting_before(n):
-            m = a.graph.create_node(
-                "call_function", aten.full.default, ([], t.item()), {"dtype": t.dtype, "device": t.device}, name=n.name
+        with aten_graph.graph.inserting_before(node):
+            m = aten_graph.graph.create_node(
+                "call_function",
+                aten.full.default,
+                ([], t.item()),
+                {"dtype": t.dtype, "device": t.device},
+                name=node.name,
             )
-        m.meta.update(n.meta)
-        n.replace_all_uses_with(m)
-        a.graph.erase_node(n)
-        if not a.graph.find_nodes(op="get_attr", target=n.target):
-            a.constants.pop(n.target, None)
+        m.meta.update(node.meta)
+        node.replace_all_uses_with(m)
+        aten_graph.graph.erase_node(node)
+        if not aten_graph.graph.find_nodes(op="get_attr", target=node.target):
+            aten_graph.constants.pop(node.target, None)
 
 
 def _fill_value(x: Any) -> Any:
@@ -65,9 +70,9 @@ def _fill_value(x: Any) -> Any:
     return None
 
 
-def _fold_fills(a: AtenGraph) -> None:
-    results = set(a.results)
-    for n in list(a.calls()):
+def _fold_fills(aten_graph: AtenGraph) -> None:
+    results = set(aten_graph.results)
+    for n in list(aten_graph.calls()):
         if n in results:
             continue
         val = n.meta.get("val")
@@ -91,8 +96,8 @@ def _fold_fills(a: AtenGraph) -> None:
             new = torch.tensor(v, dtype=n.args[0].meta["val"].dtype).to(val.dtype).item()
         else:
             continue
-        with a.graph.inserting_before(n):
-            m = a.graph.create_node(
+        with aten_graph.graph.inserting_before(n):
+            m = aten_graph.graph.create_node(
                 "call_function",
                 aten.full.default,
                 (list(val.shape), new),
@@ -107,19 +112,19 @@ def _fold_fills(a: AtenGraph) -> None:
             val.device,
         )
         n.replace_all_uses_with(m)
-        a.graph.erase_node(n)
+        aten_graph.graph.erase_node(n)
 
 
-def _fold_constants(a: AtenGraph) -> None:
+def _fold_constants(aten_graph: AtenGraph) -> None:
     known: dict[Node, torch.Tensor] = {
-        n: a.constants[n.target]
-        for n in a.graph.find_nodes(op="get_attr")
-        if n.target in a.constants and not n.target.startswith("kept")
+        node: aten_graph.constants[node.target]
+        for node in aten_graph.graph.find_nodes(op="get_attr")
+        if node.target in aten_graph.constants and not node.target.startswith("kept")
     }
     if not known:
         return
-    results = set(a.results)
-    for n in list(a.calls()):
+    results = set(aten_graph.results)
+    for n in list(aten_graph.calls()):
         if not isinstance(n.target, torch._ops.OpOverload) or has_effect(n):
             continue
         val = n.meta.get("val")
@@ -136,17 +141,17 @@ def _fold_constants(a: AtenGraph) -> None:
             continue
         if tuple(r.shape) != val.shape or r.dtype != val.dtype:
             continue
-        name = f"folded{len(a.constants)}_{n.name}"
-        with a.graph.inserting_before(n):
-            m = a.graph.create_node("get_attr", name, (), {}, name=name)
+        name = f"folded{len(aten_graph.constants)}_{n.name}"
+        with aten_graph.graph.inserting_before(n):
+            m = aten_graph.graph.create_node("get_attr", name, (), {}, name=name)
         m.meta.update(n.meta)
         m.meta["val"] = TensorMeta(val.shape, tuple(r.stride()), val.dtype, val.device)
-        a.constants[name] = r
+        aten_graph.constants[name] = r
         known[m] = r
         n.replace_all_uses_with(m)
-        a.graph.erase_node(n)
+        aten_graph.graph.erase_node(n)
 
 
-def _run(n: Node, known: dict[Node, torch.Tensor]) -> torch.Tensor:
-    args, kwargs = map_arg(n.args, known.__getitem__), map_arg(n.kwargs, known.__getitem__)
-    return n.target(*args, **kwargs).clone()
+def _run(node: Node, known: dict[Node, torch.Tensor]) -> torch.Tensor:
+    args, kwargs = map_arg(node.args, known.__getitem__), map_arg(node.kwargs, known.__getitem__)
+    return node.target(*args, **kwargs).clone()

@@ -20,59 +20,62 @@ __all__ = ["sums_of_parts"]
 aten = torch.ops.aten
 
 
-def sums_of_parts(a: AtenGraph) -> None:
+def sums_of_parts(aten_graph: AtenGraph) -> None:
     """add(select_scatter(0, x, d, i), select_scatter(0, y, d, j)) is a concatenation (slice_scatter likewise); add(x,
     embedding_dense_backward) is x with the rows added."""
-    for n in reversed(list(a.graph.nodes)):
-        if _is_sum(n) and not (len(n.users) == 1 and _is_sum(u := next(iter(n.users))) and _alike(u, n)):
-            _join_parts(a, n)
-    for n in list(a.graph.nodes):
-        if _is_sum(n):
-            _add_rows(a, n)
+    for node in reversed(list(aten_graph.graph.nodes)):
+        if _is_sum(node) and not (len(node.users) == 1 and _is_sum(u := next(iter(node.users))) and _alike(u, node)):
+            _join_parts(aten_graph, node)
+    for node in list(aten_graph.graph.nodes):
+        if _is_sum(node):
+            _add_rows(aten_graph, node)
 
 
-def _is_sum(n: Node) -> bool:
-    if n.op != "call_function" or n.target is not aten.add.Tensor or n.kwargs.get("alpha", 1) != 1:
+def _is_sum(node: Node) -> bool:
+    if node.op != "call_function" or node.target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1:
         return False
-    return all(isinstance(x, Node) and _alike(x, n) for x in n.args[:2]) and n.meta["val"].dtype.is_floating_point
+    return (
+        all(isinstance(arg, Node) and _alike(arg, node) for arg in node.args[:2])
+        and node.meta["val"].dtype.is_floating_point
+    )
 
 
 def _alike(x: Node, y: Node) -> bool:
-    p, q = x.meta.get("val"), y.meta["val"]
-    return getattr(p, "shape", None) == q.shape and p.dtype == q.dtype and p.device == q.device
+    p, meta = x.meta.get("val"), y.meta["val"]
+    return getattr(p, "shape", None) == meta.shape and p.dtype == meta.dtype and p.device == meta.device
 
 
 # ---- parts
-def _terms(n: Node) -> list[Node]:
+def _terms(node: Node) -> list[Node]:
     """What a chain of sums adds up, in order."""
     out: list[Node] = []
-    todo = [n]
+    todo = [node]
     while todo:
         x = todo.pop()
-        if x is n or _is_sum(x) and len(x.users) == 1:
+        if x is node or _is_sum(x) and len(x.users) == 1:
             todo += [x.args[1], x.args[0]]
         else:
             out.append(x)
     return out
 
 
-def _part(n: Node) -> tuple[int, int, int] | None:
-    """(dim, from, to) where `n` is zeros but for that part, known as plain numbers."""
+def _part(node: Node) -> tuple[int, int, int] | None:
+    """(dim, from, to) where `node` is zeros but for that part, known as plain numbers."""
     if (
-        n.target not in (aten.select_scatter.default, aten.slice_scatter.default)
-        or n.kwargs
-        or not _zeros(n.args[0])
-        or len(n.users) != 1
+        node.target not in (aten.select_scatter.default, aten.slice_scatter.default)
+        or node.kwargs
+        or not _zeros(node.args[0])
+        or len(node.users) != 1
     ):
         return None
-    if n.args[1].meta["val"].dtype != n.meta["val"].dtype:
+    if node.args[1].meta["val"].dtype != node.meta["val"].dtype:
         return None
-    shape = n.meta["val"].shape
-    if n.target is aten.select_scatter.default:
-        dim, lo = n.args[2:4]
+    shape = node.meta["val"].shape
+    if node.target is aten.select_scatter.default:
+        dim, lo = node.args[2:4]
         hi = lo + 1 if type(lo) is int else None
     else:
-        dim, lo, hi, step = (*n.args[2:], *(0, 0, None, 1)[len(n.args) - 2 :])
+        dim, lo, hi, step = (*node.args[2:], *(0, 0, None, 1)[len(node.args) - 2 :])
         if step != 1:
             return None
         hi = shape[dim] if hi is None else hi
@@ -90,21 +93,27 @@ def _zeros(n: Any) -> bool:
     )
 
 
-def _join_parts(a: AtenGraph, n: Node) -> None:
-    terms = _terms(n)
-    found = {x: p for x in terms if (p := _part(x)) is not None}
+def _join_parts(aten_graph: AtenGraph, node: Node) -> None:
+    terms = _terms(node)
+    found = {term: p for term in terms if (p := _part(term)) is not None}
     dims = {p[0] for p in found.values()}
     if len(found) < 2 or len(dims) > 1:
         return
     dim = dims.pop()
     order = sorted(found, key=lambda x: found[x][1])
     at, pieces = 0, []
-    with a.graph.inserting_before(n):
+    with aten_graph.graph.inserting_before(node):
 
         def zeros(size: int) -> Node:
-            shape = [size if d == dim else s for d, s in enumerate(n.meta["val"].shape)]
+            shape = [size if d == dim else s for d, s in enumerate(node.meta["val"].shape)]
             return call_like(
-                a.graph, n, aten.full.default, shape, 0, dtype=n.meta["val"].dtype, device=n.meta["val"].device
+                aten_graph.graph,
+                node,
+                aten.full.default,
+                shape,
+                0,
+                dtype=node.meta["val"].dtype,
+                device=node.meta["val"].device,
             )
 
         for x in order:
@@ -119,45 +128,48 @@ def _join_parts(a: AtenGraph, n: Node) -> None:
                 pieces.append(zeros(lo - at))
             y = x.args[1]
             pieces.append(
-                call_like(a.graph, x, aten.unsqueeze.default, y, dim) if x.target is aten.select_scatter.default else y
+                call_like(aten_graph.graph, x, aten.unsqueeze.default, y, dim)
+                if x.target is aten.select_scatter.default
+                else y
             )
             at = hi
-        end = n.meta["val"].shape[dim]
+        end = node.meta["val"].shape[dim]
         if at < end:
             pieces.append(zeros(end - at))
-        total = call_like(a.graph, n, aten.cat.default, pieces, dim)
-        if total.meta["val"].stride != n.meta["val"].stride:
+        total = call_like(aten_graph.graph, node, aten.cat.default, pieces, dim)
+        if total.meta["val"].stride != node.meta["val"].stride:
             return
         for x in terms:
             if x not in found:
-                total = call_like(a.graph, n, aten.add.Tensor, total, x)
-    n.replace_all_uses_with(total)
+                total = call_like(aten_graph.graph, node, aten.add.Tensor, total, x)
+    node.replace_all_uses_with(total)
 
 
 # ---- rows
-def _add_rows(a: AtenGraph, n: Node) -> None:
-    val = n.meta["val"]
+def _add_rows(aten_graph: AtenGraph, node: Node) -> None:
+    val = node.meta["val"]
     if val.device.type != "cpu" or val.dtype not in (torch.float32, torch.float64):
         return  # (low precision would round at each row that is added)
     rows = next(
-        (x for x in n.args[:2] if x.target is aten.embedding_dense_backward.default and len(x.users) == 1), None
+        (arg for arg in node.args[:2] if arg.target is aten.embedding_dense_backward.default and len(arg.users) == 1),
+        None,
     )
-    if rows is None or n.args[0] is n.args[1]:
+    if rows is None or node.args[0] is node.args[1]:
         return
     g, ids, _, padding, by_frequency = rows.args
-    other = n.args[1] if rows is n.args[0] else n.args[0]
+    other = node.args[1] if rows is node.args[0] else node.args[0]
     if by_frequency or type(padding) is not int or other.meta["val"].stride != val.stride:
         return
-    with a.graph.inserting_before(n):
+    with aten_graph.graph.inserting_before(node):
         if padding >= 0:
             keep = call_like(
-                a.graph,
-                n,
+                aten_graph.graph,
+                node,
                 aten.unsqueeze.default,
-                call_like(a.graph, n, aten.ne.Scalar, ids, padding),
+                call_like(aten_graph.graph, node, aten.ne.Scalar, ids, padding),
                 len(ids.meta["val"].shape),
             )
-            zero = call_like(a.graph, n, aten.full.default, [], 0, dtype=val.dtype, device=val.device)
-            g = call_like(a.graph, n, aten.where.self, keep, g, zero)
-        total = call_like(a.graph, n, aten.index_put.default, other, [ids], g, True)
-    n.replace_all_uses_with(total)
+            zero = call_like(aten_graph.graph, node, aten.full.default, [], 0, dtype=val.dtype, device=val.device)
+            g = call_like(aten_graph.graph, node, aten.where.self, keep, g, zero)
+        total = call_like(aten_graph.graph, node, aten.index_put.default, other, [ids], g, True)
+    node.replace_all_uses_with(total)

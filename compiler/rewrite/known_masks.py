@@ -37,10 +37,10 @@ BLOCKED = (
 )  # what is added to a score that does not count: -inf, or the least number of half precision (for cuDNN)
 
 
-def known_masks(a: AtenGraph) -> None:
+def known_masks(aten_graph: AtenGraph) -> None:
     places = {**_FORWARD, **_BACKWARD}
     calls: dict[Node, list[Node]] = {}
-    for n in a.graph.nodes:
+    for n in aten_graph.graph.nodes:
         if n.target in places:
             mask = n.args[places[n.target][0]]
             if isinstance(mask, Node) and mask.meta["val"].on_gpu:
@@ -48,78 +48,83 @@ def known_masks(a: AtenGraph) -> None:
     changed = False
     ran: set[Node] = set()
     for mask, users in calls.items():
-        order = _made_of_constants(a, mask)
-        t = _value(a, mask, order) if order is not None else None
+        order = _made_of_constants(aten_graph, mask)
+        t = _value(aten_graph, mask, order) if order is not None else None
         said = what_it_says(t) if t is not None else None
-        if said is None or any(not _square(n) or _is_causal(n, places[n.target][1]) for n in users):
+        if said is None or any(not _square(user) or _is_causal(user, places[user.target][1]) for user in users):
             continue
         for n in users:
             at, causal = places[n.target]
             args = list(n.args)
             args[at] = None
             if said == "causal":
-                defaults = {s.name: s.default_value for s in n.target._schema.arguments}
-                names = [s.name for s in n.target._schema.arguments]
-                args += [n.kwargs.get(k, defaults[k]) for k in names[len(args) : causal + 1]]
+                defaults = {arg.name: arg.default_value for arg in n.target._schema.arguments}
+                names = [arg.name for arg in n.target._schema.arguments]
+                args += [n.kwargs.get(name, defaults[name]) for name in names[len(args) : causal + 1]]
                 args[causal] = True
-                n.kwargs = {k: v for k, v in n.kwargs.items() if k not in names[: causal + 1]}
+                n.kwargs = {name: value for name, value in n.kwargs.items() if name not in names[: causal + 1]}
             n.args = tuple(args)
         changed = True
         ran.update(order or ())
     if changed:
-        dead_code(a)
-        for n in reversed([n for n in a.graph.nodes if n in ran]):
+        dead_code(aten_graph)
+        for n in reversed([node for node in aten_graph.graph.nodes if node in ran]):
             if not n.users:
-                a.graph.erase_node(n)  # (what ran once without an error would not raise later)
-        dead_code(a)
+                aten_graph.graph.erase_node(n)  # (what ran once without an error would not raise later)
+        dead_code(aten_graph)
 
 
-def _square(n: Node) -> bool:
+def _square(node: Node) -> bool:
     """As many queries as keys: there is one diagonal."""
-    q, k = (n.args[i].meta["val"].shape for i in ((1, 2) if n.target in _BACKWARD else (0, 1)))
+    q, k = (node.args[i].meta["val"].shape for i in ((1, 2) if node.target in _BACKWARD else (0, 1)))
     return q[-2] == k[-2]
 
 
-def _is_causal(n: Node, at: int) -> bool:
-    return bool(n.args[at] if len(n.args) > at else n.kwargs.get("is_causal", False))
+def _is_causal(node: Node, at: int) -> bool:
+    return bool(node.args[at] if len(node.args) > at else node.kwargs.get("is_causal", False))
 
 
-def known_value(a: AtenGraph, n: Node) -> torch.Tensor | None:
+def known_value(aten_graph: AtenGraph, node: Node) -> torch.Tensor | None:
     """What a node computes, on the CPU, where nothing of the inputs is in it; else None."""
-    order = _made_of_constants(a, n)
-    return None if order is None else _value(a, n, order)
+    order = _made_of_constants(aten_graph, node)
+    return None if order is None else _value(aten_graph, node, order)
 
 
-def _value(a: AtenGraph, n: Node, order: list[Node]) -> torch.Tensor | None:
+def _value(aten_graph: AtenGraph, node: Node, order: list[Node]) -> torch.Tensor | None:
     """`order`: the nodes that it is computed from."""
     values: dict[Node, Any] = {}
     try:
         with torch.no_grad():
-            for x in order:
-                if x.op == "get_attr":
-                    values[x] = a.constants[x.target].cpu()
+            for dim in order:
+                if dim.op == "get_attr":
+                    values[dim] = aten_graph.constants[dim.target].cpu()
                 else:
-                    kwargs = {k: torch.device("cpu") if isinstance(v, torch.device) else v for k, v in x.kwargs.items()}
-                    values[x] = x.target(*map_arg(x.args, values.__getitem__), **map_arg(kwargs, values.__getitem__))
+                    kwargs = {
+                        name: torch.device("cpu") if isinstance(value, torch.device) else value
+                        for name, value in dim.kwargs.items()
+                    }
+                    values[dim] = dim.target(
+                        *map_arg(dim.args, values.__getitem__), **map_arg(kwargs, values.__getitem__)
+                    )
     except (RuntimeError, TypeError, NotImplementedError):  # it will say so when the graph runs
         return None
-    t = values[n]
+    t = values[node]
     return t if isinstance(t, torch.Tensor) else None
 
 
-def what_it_says(t: torch.Tensor) -> str | None:
+def what_it_says(tensor: torch.Tensor) -> str | None:
     """ "causal", "nothing", or None: something else."""
-    if t.ndim < 2 or t.numel() == 0:
+    if tensor.ndim < 2 or tensor.numel() == 0:
         return None
-    allowed = t if t.dtype == torch.bool else t == 0
+    allowed = tensor if tensor.dtype == torch.bool else tensor == 0
     if bool(allowed.all()):
         return "nothing"
-    lower = torch.ones(t.shape[-2:], dtype=torch.bool).tril()
-    blocked = ~t if t.dtype == torch.bool else t <= BLOCKED
+    lower = torch.ones(tensor.shape[-2:], dtype=torch.bool).tril()
+    blocked = ~tensor if tensor.dtype == torch.bool else tensor <= BLOCKED
     return "causal" if bool((allowed == lower).all()) and bool((blocked != lower).all()) else None
 
 
-def _made_of_constants(a: AtenGraph, mask: Node) -> list[Node] | None:
+def _made_of_constants(aten_graph: AtenGraph, mask: Node) -> list[Node] | None:
     """The nodes that a mask is computed from, in order; None where an input is among them, a size that varies, or too
     much.
     """
@@ -134,7 +139,7 @@ def _made_of_constants(a: AtenGraph, mask: Node) -> list[Node] | None:
         if len(found) >= MOST_NODES or not isinstance(m, TensorMeta) or not all(type(s) is int for s in m.shape):
             return None
         if n.op == "get_attr":
-            if n.target not in a.constants or n.target.startswith("kept"):
+            if n.target not in aten_graph.constants or n.target.startswith("kept"):
                 return None
         elif (
             n.op != "call_function"
@@ -144,11 +149,11 @@ def _made_of_constants(a: AtenGraph, mask: Node) -> list[Node] | None:
         ):
             return None
         count = 1
-        for s in m.shape:
-            count *= s
+        for size in m.shape:
+            count *= size
         total += count
         if total > 8 * LIMIT or count > LIMIT:
             return None
         found.add(n)
         stack.extend(n.all_input_nodes)
-    return [n for n in a.graph.nodes if n in found]
+    return [node for node in aten_graph.graph.nodes if node in found]

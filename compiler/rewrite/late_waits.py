@@ -19,34 +19,34 @@ __all__ = ["plain_waits", "late_waits"]
 Node = torch.fx.Node
 
 
-def plain_waits(a: AtenGraph) -> None:
+def plain_waits(aten_graph: AtenGraph) -> None:
     """What torch gives a program that does not wait is a tensor of a class that waits when it is read. Kernels read
     memory: in a graph it is waited for."""
-    for n in a.calls():
+    for n in aten_graph.calls():
         if gives_waiting(n.target):
             n.target = torch.ops._c10d_functional.wait_tensor.default
 
 
-def _only_looks(n: Node, late: set[Node]) -> bool:
+def _only_looks(node: Node, late: set[Node]) -> bool:
     """Whether a node makes another view of what is waited for."""
-    looks = n.target in VIEWS or n.target is operator.getitem
-    return looks and bool(n.all_input_nodes) and n.all_input_nodes[0] in late
+    looks = node.target in VIEWS or node.target is operator.getitem
+    return looks and bool(node.all_input_nodes) and node.all_input_nodes[0] in late
 
 
-def late_waits(a: AtenGraph) -> None:
+def late_waits(aten_graph: AtenGraph) -> None:
     """Move each wait, and views of its result, to the first reader."""
-    nodes = list(a.graph.nodes)
+    nodes = list(aten_graph.graph.nodes)
     late: set[Node] = set()
-    for n in nodes:
-        if n.op == "call_function" and (waits(n.target) or _only_looks(n, late)):
-            late.add(n)
+    for node in nodes:
+        if node.op == "call_function" and (waits(node.target) or _only_looks(node, late)):
+            late.add(node)
     if not late:
         return
     place = {n: i for i, n in enumerate(nodes)}
     reader: dict[Node, Node] = {}  # what moves -> the node that it moves to
     begins: dict[Node, Node] = {}  # such a node -> the first of what was moved there
-    for n in reversed(nodes):
-        if n in late and n.users:
-            at = reader[n] = min((reader.get(u, u) for u in n.users), key=place.__getitem__)
-            begins.get(at, at).prepend(n)
-            begins[at] = n
+    for node in reversed(nodes):
+        if node in late and node.users:
+            at = reader[node] = min((reader.get(user, user) for user in node.users), key=place.__getitem__)
+            begins.get(at, at).prepend(node)
+            begins[at] = node

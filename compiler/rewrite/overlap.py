@@ -19,46 +19,46 @@ __all__ = ["overlap_exchanges"]
 Node = torch.fx.Node
 
 
-def overlap_exchanges(a: AtenGraph) -> None:
+def overlap_exchanges(aten_graph: AtenGraph) -> None:
     """Move all-gathers of parameters up, and what is made of reduced gradients to where it may be waited for."""
-    nodes = list(a.graph.nodes)
-    gathers = [n for n in nodes if gathers_parts(n)]
-    reductions = [n for n in nodes if reduces_parts(n)]
+    nodes = list(aten_graph.graph.nodes)
+    gathers = [node for node in nodes if gathers_parts(node)]
+    reductions = [node for node in nodes if reduces_parts(node)]
     if gathers:
-        _ahead(a.graph, gathers)
+        _ahead(aten_graph.graph, gathers)
     if reductions:
-        _behind(a.graph, reductions)
+        _behind(aten_graph.graph, reductions)
 
 
 def _ahead(graph: torch.fx.Graph, gathers: list[Node]) -> None:
     before = None  # what the next all-gather begins before
-    for g in gathers:
-        needed = _copy_in(g)
-        _move(needed, before or next(n for n in graph.nodes if n.op == "call_function" and n not in needed))
-        before = next((u for u in g.users if waits(u.target)), before)
+    for gather in gathers:
+        needed = _copy_in(gather)
+        _move(needed, before or next(node for node in graph.nodes if node.op == "call_function" and node not in needed))
+        before = next((user for user in gather.users if waits(user.target)), before)
 
 
 def _copy_in(gather: Node) -> list[Node]:
     """An all-gather, and what is computed for it alone: of inputs."""
     found = [gather]
     for n in found:
-        found += [i for i in n.all_input_nodes if i.op == "call_function" and i not in found]
+        found += [node for node in n.all_input_nodes if node.op == "call_function" and node not in found]
     return found
 
 
 def _move(nodes: list[Node], before: Node) -> None:
     """Put nodes, in the order that they have, before another one; where they come before it anyway they stay."""
     place = {n: i for i, n in enumerate(before.graph.nodes)}
-    for n in sorted(nodes, key=place.__getitem__):
-        if place[n] > place[before]:
-            before.prepend(n)
+    for node in sorted(nodes, key=place.__getitem__):
+        if place[node] > place[before]:
+            before.prepend(node)
 
 
 def _behind(graph: torch.fx.Graph, reductions: list[Node]) -> None:
     output = graph.output_node()
-    made = {r: _made_of(r) for r in reductions}
-    followed = {r: next((n for n in reductions if n in made[r]), None) for r in reductions}
-    heads = [r for r in reductions if r not in followed.values()]
+    made = {reduction: _made_of(reduction) for reduction in reductions}
+    followed = {reduction: next((n for n in reductions if n in made[reduction]), None) for reduction in reductions}
+    heads = [reduction for reduction in reductions if reduction not in followed.values()]
     for i, head in enumerate(heads):
         second = followed[head]
         last = made[second] if second is not None else []
@@ -71,13 +71,13 @@ def _move_back(graph: torch.fx.Graph, nodes: list[Node], until: Node) -> None:
     """Put nodes before one that comes after what they are made of; else they stay."""
     inside, place = set(nodes), {n: i for i, n in enumerate(graph.nodes)}
     if all(i in inside or i.op != "call_function" or place[i] < place[until] for n in nodes for i in n.all_input_nodes):
-        for n in sorted(nodes, key=place.__getitem__):
-            until.prepend(n)
+        for node in sorted(nodes, key=place.__getitem__):
+            until.prepend(node)
 
 
 def _made_of(reduction: Node) -> list[Node]:
     """What is made of reduced gradients: results, which nothing else in the graph reads."""
     found: list[Node] = list(reduction.users)
     for n in found:
-        found += [u for u in n.users if u.op == "call_function" and u not in found]
+        found += [user for user in n.users if user.op == "call_function" and user not in found]
     return found

@@ -25,50 +25,50 @@ LEAST = 17  # channels of a group: the library takes narrower ones as they are
 DTYPES = (torch.float16, torch.bfloat16)
 
 
-def padded_groups(a: AtenGraph) -> None:
+def padded_groups(aten_graph: AtenGraph) -> None:
     images: dict[Node, Node] = {}
     weights: dict[Node, Node] = {}
-    for n in list(a.graph.nodes):
-        if n.target not in (aten.convolution.default, aten.convolution_backward.default):
+    for node in list(aten_graph.graph.nodes):
+        if node.target not in (aten.convolution.default, aten.convolution_backward.default):
             continue
-        backward = n.target is aten.convolution_backward.default
-        x, w = n.args[backward : backward + 2]
-        biased = n.args[-1][2] if backward else n.args[2] is not None
-        groups = n.args[-2 if backward else -1]
-        transposed = n.args[-4 if backward else 6]
+        backward = node.target is aten.convolution_backward.default
+        x, w = node.args[backward : backward + 2]
+        biased = node.args[-1][2] if backward else node.args[2] is not None
+        groups = node.args[-2 if backward else -1]
+        transposed = node.args[-4 if backward else 6]
         widths = _widths(x, w, groups)
         if widths is None or transposed or biased:
             continue
         (cin, wide_in), (cout, wide_out) = widths
-        with a.graph.inserting_before(n):
+        with aten_graph.graph.inserting_before(node):
             if x not in images:
-                images[x] = _pad_image(a, n, x, groups, cin, wide_in)
+                images[x] = _pad_image(aten_graph, node, x, groups, cin, wide_in)
             if w not in weights:
-                weights[w] = _pad_weight(a, n, w, groups, (cout, wide_out), (cin, wide_in))
+                weights[w] = _pad_weight(aten_graph, node, w, groups, (cout, wide_out), (cin, wide_in))
             if backward:
-                gradient = n.args[0]
+                gradient = node.args[0]
                 if gradient not in images:
-                    images[gradient] = _pad_image(a, n, gradient, groups, cout, wide_out)
-                _backward(a, n, images[gradient], images[x], weights[w], groups, widths)
+                    images[gradient] = _pad_image(aten_graph, node, gradient, groups, cout, wide_out)
+                _backward(aten_graph, node, images[gradient], images[x], weights[w], groups, widths)
                 continue
-            wide = call_like(a.graph, n, n.target, images[x], weights[w], *n.args[2:])
+            wide = call_like(aten_graph.graph, node, node.target, images[x], weights[w], *node.args[2:])
             _lay_last(wide)
-            out = _narrow_image(a, n, wide, groups, cout, n.meta["val"])
-        n.replace_all_uses_with(out)
-        a.graph.erase_node(n)
+            out = _narrow_image(aten_graph, node, wide, groups, cout, node.meta["val"])
+        node.replace_all_uses_with(out)
+        aten_graph.graph.erase_node(node)
 
 
 def _widths(x: Node, w: Any, groups: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """(channels of a group, channels with padding) of image and result, where padding is worth it."""
-    m = x.meta["val"]
+    meta = x.meta["val"]
     if (
         type(groups) is not int
         or groups < 2
-        or len(m.shape) != 4
-        or not m.on_gpu
-        or m.dtype not in DTYPES
-        or tuple(m.stride) != tuple(channels_last_strides(m.shape))
-        or not all(type(s) is int for s in w.meta["val"].shape)
+        or len(meta.shape) != 4
+        or not meta.on_gpu
+        or meta.dtype not in DTYPES
+        or tuple(meta.stride) != tuple(channels_last_strides(meta.shape))
+        or not all(type(size) is int for size in w.meta["val"].shape)
     ):
         return None
     out, cin = w.meta["val"].shape[:2]
@@ -77,8 +77,8 @@ def _widths(x: Node, w: Any, groups: Any) -> tuple[tuple[int, int], tuple[int, i
 
 
 def _backward(
-    a: AtenGraph,
-    n: Node,
+    aten_graph: AtenGraph,
+    node: Node,
     gradient: Node,
     x: Node,
     w: Node,
@@ -86,72 +86,78 @@ def _backward(
     widths: tuple[tuple[int, int], tuple[int, int]],
 ) -> None:
     (cin, _), (cout, _) = widths
-    wide = call_like(a.graph, n, n.target, gradient, x, w, *n.args[3:])
+    wide = call_like(aten_graph.graph, node, node.target, gradient, x, w, *node.args[3:])
     wide.meta["val"] = tuple(
         m and TensorMeta(like.shape, channels_last_strides(like.shape), m.dtype, m.device)
-        for m, like in zip(n.meta["val"], (x.meta["val"], w.meta["val"], None))
+        for m, like in zip(node.meta["val"], (x.meta["val"], w.meta["val"], None))
     )
-    for u in list(n.users):
-        k = u.args[1]
-        with a.graph.inserting_before(u):
-            item = a.graph.call_function(operator.getitem, (wide, k))
-            item.meta = {**u.meta, "val": wide.meta["val"][k]}
+    for user in list(node.users):
+        k = user.args[1]
+        with aten_graph.graph.inserting_before(user):
+            item = aten_graph.graph.call_function(operator.getitem, (wide, k))
+            item.meta = {**user.meta, "val": wide.meta["val"][k]}
             narrow = (
-                _narrow_image(a, u, item, groups, cin, u.meta["val"])
+                _narrow_image(aten_graph, user, item, groups, cin, user.meta["val"])
                 if k == 0
-                else _narrow_weight(a, u, item, groups, cout, cin)
+                else _narrow_weight(aten_graph, user, item, groups, cout, cin)
             )
-        u.replace_all_uses_with(narrow)
-        a.graph.erase_node(u)
-    a.graph.erase_node(n)
+        user.replace_all_uses_with(narrow)
+        aten_graph.graph.erase_node(user)
+    aten_graph.graph.erase_node(node)
 
 
 # ---- images: (n, groups * channels, height, width), channels last
-def _pad_image(a: AtenGraph, like: Node, x: Node, groups: int, channels: int, wide: int) -> Node:
+def _pad_image(aten_graph: AtenGraph, like: Node, x: Node, groups: int, channels: int, wide: int) -> Node:
     if channels == wide:
         return x
     n, _, h, w = x.meta["val"].shape
-    parted = call_like(a.graph, like, aten.view.default, x, [n, groups, channels, h, w])
-    padded = call_like(a.graph, like, aten.constant_pad_nd.default, parted, [0, 0, 0, 0, 0, wide - channels], 0.0)
+    parted = call_like(aten_graph.graph, like, aten.view.default, x, [n, groups, channels, h, w])
+    padded = call_like(
+        aten_graph.graph, like, aten.constant_pad_nd.default, parted, [0, 0, 0, 0, 0, wide - channels], 0.0
+    )
     c = groups * wide
     padded.meta["val"] = padded.meta["val"].replace(stride=(h * w * c, wide, 1, w * c, c))
-    return call_like(a.graph, like, aten.view.default, padded, [n, c, h, w])
+    return call_like(aten_graph.graph, like, aten.view.default, padded, [n, c, h, w])
 
 
-def _narrow_image(a: AtenGraph, like: Node, x: Node, groups: int, channels: int, meta: TensorMeta) -> Node:
+def _narrow_image(aten_graph: AtenGraph, like: Node, x: Node, groups: int, channels: int, meta: TensorMeta) -> Node:
     n, c, h, w = x.meta["val"].shape
     if c == groups * channels:
         return x
-    parted = call_like(a.graph, like, aten.view.default, x, [n, groups, c // groups, h, w])
-    cut = call_like(a.graph, like, aten.slice.Tensor, parted, 2, 0, channels, 1)
-    dense = call_like(a.graph, like, aten.clone.default, cut)
+    parted = call_like(aten_graph.graph, like, aten.view.default, x, [n, groups, c // groups, h, w])
+    cut = call_like(aten_graph.graph, like, aten.slice.Tensor, parted, 2, 0, channels, 1)
+    dense = call_like(aten_graph.graph, like, aten.clone.default, cut)
     c = groups * channels
     dense.meta["val"] = dense.meta["val"].replace(stride=(h * w * c, channels, 1, w * c, c))
-    return laid_as(a.graph, like, call_like(a.graph, like, aten.view.default, dense, [n, c, h, w]), meta)
+    return laid_as(
+        aten_graph.graph, like, call_like(aten_graph.graph, like, aten.view.default, dense, [n, c, h, w]), meta
+    )
 
 
 # ---- weights: (groups * channels out, channels in, taps, taps)
-def _pad_weight(a: AtenGraph, like: Node, w: Node, groups: int, out: tuple[int, int], inner: tuple[int, int]) -> Node:
+def _pad_weight(
+    aten_graph: AtenGraph, like: Node, w: Node, groups: int, out: tuple[int, int], inner: tuple[int, int]
+) -> Node:
     (cout, wide_out), (cin, wide_in) = out, inner
     kh, kw = w.meta["val"].shape[2:]
-    parted = call_like(a.graph, like, aten.view.default, w, [groups, cout, cin, kh, kw])
+    parted = call_like(aten_graph.graph, like, aten.view.default, w, [groups, cout, cin, kh, kw])
     by = [0, 0, 0, 0, 0, wide_in - cin, 0, wide_out - cout]
-    padded = call_like(a.graph, like, aten.constant_pad_nd.default, parted, by, 0.0)
+    padded = call_like(aten_graph.graph, like, aten.constant_pad_nd.default, parted, by, 0.0)
     each = wide_in * kh * kw
     padded.meta["val"] = padded.meta["val"].replace(stride=(wide_out * each, each, 1, kw * wide_in, wide_in))
-    return call_like(a.graph, like, aten.view.default, padded, [groups * wide_out, wide_in, kh, kw])
+    return call_like(aten_graph.graph, like, aten.view.default, padded, [groups * wide_out, wide_in, kh, kw])
 
 
-def _narrow_weight(a: AtenGraph, like: Node, w: Node, groups: int, cout: int, cin: int) -> Node:
+def _narrow_weight(aten_graph: AtenGraph, like: Node, w: Node, groups: int, cout: int, cin: int) -> Node:
     wide_out, wide_in, kh, kw = w.meta["val"].shape
-    parted = call_like(a.graph, like, aten.view.default, w, [groups, wide_out // groups, wide_in, kh, kw])
-    cut = call_like(a.graph, like, aten.slice.Tensor, parted, 1, 0, cout, 1)
-    cut = call_like(a.graph, like, aten.slice.Tensor, cut, 2, 0, cin, 1)
-    dense = call_like(a.graph, like, aten.clone.default, cut, memory_format=torch.contiguous_format)
-    whole = call_like(a.graph, like, aten.view.default, dense, [groups * cout, cin, kh, kw])
-    return laid_as(a.graph, like, whole, like.meta["val"])
+    parted = call_like(aten_graph.graph, like, aten.view.default, w, [groups, wide_out // groups, wide_in, kh, kw])
+    cut = call_like(aten_graph.graph, like, aten.slice.Tensor, parted, 1, 0, cout, 1)
+    cut = call_like(aten_graph.graph, like, aten.slice.Tensor, cut, 2, 0, cin, 1)
+    dense = call_like(aten_graph.graph, like, aten.clone.default, cut, memory_format=torch.contiguous_format)
+    whole = call_like(aten_graph.graph, like, aten.view.default, dense, [groups * cout, cin, kh, kw])
+    return laid_as(aten_graph.graph, like, whole, like.meta["val"])
 
 
-def _lay_last(n: Node) -> None:
-    m = n.meta["val"]
-    n.meta["val"] = TensorMeta(m.shape, channels_last_strides(m.shape), m.dtype, m.device)
+def _lay_last(node: Node) -> None:
+    meta = node.meta["val"]
+    node.meta["val"] = TensorMeta(meta.shape, channels_last_strides(meta.shape), meta.dtype, meta.device)

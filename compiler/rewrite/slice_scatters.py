@@ -18,18 +18,18 @@ aten = torch.ops.aten
 Node = torch.fx.Node
 
 
-def slices_of_scatters(a: AtenGraph) -> None:
+def slices_of_scatters(aten_graph: AtenGraph) -> None:
     """slice(slice_scatter(x, y, s), t) is slice(x, t) where s and t are disjoint, a part of y where t lies in s."""
-    for n in a.graph.find_nodes(op="call_function", target=aten.slice.Tensor):
+    for node in aten_graph.graph.find_nodes(op="call_function", target=aten.slice.Tensor):
         while True:
-            t = _range(n.args, 1)
-            x = n.args[0]
+            t = _range(node.args, 1)
+            x = node.args[0]
             if (
                 t is None
                 or not isinstance(x, Node)
                 or x.target is not aten.slice_scatter.default
                 or x.kwargs
-                or n.kwargs
+                or node.kwargs
             ):
                 break
             s = _range(x.args, 2)
@@ -43,9 +43,13 @@ def slices_of_scatters(a: AtenGraph) -> None:
             else:
                 break
             size = source.meta["val"].shape[dim]
-            if source.meta["val"].dtype != n.meta["val"].dtype or not isinstance(size, int) or size < at + end - begin:
+            if (
+                source.meta["val"].dtype != node.meta["val"].dtype
+                or not isinstance(size, int)
+                or size < at + end - begin
+            ):
                 break
-            n.args = (source, dim, at, at + end - begin, 1)
+            node.args = (source, dim, at, at + end - begin, 1)
 
 
 def _range(args: tuple, first: int) -> tuple[int, int, int] | None:

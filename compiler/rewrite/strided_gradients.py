@@ -26,25 +26,25 @@ MOST_PARTS = 8  # that a window is cut into, and so the terms of the sum
 MOST_AXES = 6
 
 
-def strided_gradients(a: AtenGraph) -> None:
+def strided_gradients(aten_graph: AtenGraph) -> None:
     """index_add(zeros, 0, a regular constant, x) as a sum of shifted parts of x."""
-    for n in a.graph.find_nodes(op="call_function", target=aten.index_add.default):
-        if n.kwargs:
+    for node in aten_graph.graph.find_nodes(op="call_function", target=aten.index_add.default):
+        if node.kwargs:
             continue
-        zeros, dim, at, x = n.args[:4]
-        size = n.meta["val"].shape
-        if len(n.args) != 4 or dim != 0 or len(size) != 1 or type(size[0]) is not int or not _is_zero(zeros):
+        zeros, dim, at, x = node.args[:4]
+        size = node.meta["val"].shape
+        if len(node.args) != 4 or dim != 0 or len(size) != 1 or type(size[0]) is not int or not _is_zero(zeros):
             continue
         if not isinstance(at, Node) or at.op != "get_attr" or at.target.startswith("kept"):
             continue
-        found = regular(a.constants[at.target]) if x.meta["val"].dtype == n.meta["val"].dtype else None
+        found = regular(aten_graph.constants[at.target]) if x.meta["val"].dtype == node.meta["val"].dtype else None
         if found is None:
             continue
-        with a.graph.inserting_before(n):
-            r = _Sum(a.graph, n).place(x, *found, size[0])
+        with aten_graph.graph.inserting_before(node):
+            r = _Sum(aten_graph.graph, node).place(x, *found, size[0])
         if r is not None:
-            n.replace_all_uses_with(r)
-            a.graph.erase_node(n)
+            node.replace_all_uses_with(r)
+            aten_graph.graph.erase_node(node)
 
 
 def _is_zero(n: object) -> bool:
@@ -93,7 +93,7 @@ class _Sum:
         x = self.call(aten.view.default, x, sizes)
         if order != sorted(order):
             x = self._dense(self.call(aten.permute.default, x, order))
-        sizes, strides = [sizes[d] for d in order], [strides[d] for d in order]
+        sizes, strides = [sizes[dim] for dim in order], [strides[dim] for dim in order]
         while strides and strides[-1] == 0:
             x = self.call(aten.sum.dim_IntList, x, [len(strides) - 1], False)
             del strides[-1], sizes[-1]
@@ -104,8 +104,8 @@ class _Sum:
             total = (size - 1) * step + span
             parts = [self._part(x, sizes, size, step, begin, span, total) for begin in range(0, span, step)]
             x, span = parts[0], total
-            for p in parts[1:]:
-                x = self.call(aten.add.Tensor, x, p)
+            for part in parts[1:]:
+                x = self.call(aten.add.Tensor, x, part)
         return self._padded(x, first, n - first - span)
 
     def _part(self, x: Node, outer: list[int], size: int, step: int, begin: int, span: int, total: int) -> Node:
@@ -127,10 +127,10 @@ class _Sum:
 def _worth(sizes: list[int], strides: list[int], order: list[int]) -> bool:
     """Whether no window is cut into too many parts."""
     span = 1
-    for d in reversed(order):
-        if strides[d] == 0:
+    for dim in reversed(order):
+        if strides[dim] == 0:
             continue
-        if span > MOST_PARTS * strides[d]:
+        if span > MOST_PARTS * strides[dim]:
             return False
-        span += (sizes[d] - 1) * strides[d]
+        span += (sizes[dim] - 1) * strides[dim]
     return True

@@ -20,15 +20,15 @@ _FLOPS = 8  # multiplications that a product does in the time of one element
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "convolution")
 
 
-def unused_share(a: AtenGraph) -> float:
+def unused_share(aten_graph: AtenGraph) -> float:
     """The share, from 0 to 1, of the graph's work on values that no result needs: by elements computed, at the sizes of
     the first call. Before repeated expressions are merged: what a loop computes and drops is unused, also where each
     iteration computes the same."""
-    hints = getattr(a.env, "hints", None) or {}
+    hints = getattr(aten_graph.env, "hints", None) or {}
     live: set[Any] = set()
     all_work = live_work = 0
-    results = {n for n in a.results if isinstance(n, torch.fx.Node)}
-    for n in reversed(list(a.calls())):
+    results = {result for result in aten_graph.results if isinstance(result, torch.fx.Node)}
+    for n in reversed(list(aten_graph.calls())):
         work = _work(n, hints)
         all_work += work
         if n in results or n in live or has_effect(n) or node_may_raise(n):

@@ -50,17 +50,17 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
             rem[m] = c % nb
         else:
             rem[m] = c
-    n_terms = [c for m, c in rem.items() if m]
+    n_terms = [value for key, value in rem.items() if key]
     if not n_terms:  # only a constant in [0, nb) is left: its quotient is 0
         return from_poly(quot)
     g = math.gcd(nb, *n_terms)
     if g > 1:  # floor((g*r + c) / (g*b)) = floor((r + floor(c/g)) / b)
         nb //= g
-        rem = {m: c // g for m, c in rem.items() if c // g}
+        rem = {key: value // g for key, value in rem.items() if value // g}
     if nb == 1:
         return from_poly(quot) + from_poly(rem)
     if len(n_terms) == 1:  # (x//d + c) // b = (x + c*d) // (b*d)
-        ((m, c),) = ((m, c) for m, c in rem.items() if m)
+        ((m, c),) = ((key, value) for key, value in rem.items() if key)
         if c == 1 and len(m) == 1 and m[0].op == "floordiv":
             x, d = m[0].args
             if d.op == "int" and d._args[0] > 0:
@@ -96,7 +96,7 @@ def _split_by(pa: Poly, pb: Poly) -> tuple[Poly, Poly]:
             continue
         q = c // lc
         quot[d] = quot.get(d, 0) + q
-        for m2, c2 in poly_mul({d: q}, {k: v for k, v in pb.items() if k != lead}).items():
+        for m2, c2 in poly_mul({d: q}, {key: value for key, value in pb.items() if key != lead}).items():
             s = work.get(m2, 0) - c2
             if s:
                 work[m2] = s
@@ -104,7 +104,7 @@ def _split_by(pa: Poly, pb: Poly) -> tuple[Poly, Poly]:
                 del work[m2]
     for m, c in work.items():
         rest[m] = rest.get(m, 0) + c
-    return {m: c for m, c in quot.items() if c}, {m: c for m, c in rest.items() if c}
+    return {key: value for key, value in quot.items() if value}, {key: value for key, value in rest.items() if value}
 
 
 def _floordiv_symbolic(a: Expr, b: Expr) -> Expr:
@@ -117,8 +117,8 @@ def _floordiv_symbolic(a: Expr, b: Expr) -> Expr:
     g = math.gcd(*pa.values(), *pb.values())
     common = _common_atoms(pa, pb)
     if g > 1 or common:
-        pa = {_mono_div(m, common): c // g for m, c in pa.items()}
-        pb = {_mono_div(m, common): c // g for m, c in pb.items()}
+        pa = {_mono_div(key, common): value // g for key, value in pa.items()}
+        pb = {_mono_div(key, common): value // g for key, value in pb.items()}
         return floordiv(from_poly(pa), from_poly(pb))
     return make("floordiv", (a, b))
 
@@ -179,18 +179,18 @@ def mod(a: IntLike, b: IntLike) -> Expr:
         else:
             rem[m] = rem.get(m, 0) + c
     if again:
-        return _mod_const({m: c % nb for m, c in rem.items() if c % nb}, nb)
+        return _mod_const({key: value % nb for key, value in rem.items() if value % nb}, nb)
     return _mod_const(rem, nb)
 
 
 def _mod_const(rem: Poly, nb: int) -> Expr:
-    n_terms = [c for m, c in rem.items() if m]
+    n_terms = [value for key, value in rem.items() if key]
     if not n_terms:
         return integer(rem.get((), 0) % nb)
     g = math.gcd(nb, *n_terms)
     if g > 1:  # (g*r + c) % (g*b) = g * ((r + c//g) % b) + c % g
         c0 = rem.get((), 0)
-        inner = {m: c // g for m, c in rem.items() if m}
+        inner = {key: value // g for key, value in rem.items() if key}
         if c0 // g:
             inner[()] = c0 // g
         return mod(from_poly(inner), integer(nb // g)) * g + c0 % g

@@ -113,30 +113,30 @@ class ShapeEnv:
         """Whether the strides say so whatever the sizes are: nothing is relied on. For sizes that may be 1 it comes
         before the question whether one is."""
         expected: Expr = E.ONE
-        for s, t in zip(reversed(shape), reversed(stride)):
-            if self.known(E.eq(s, 1)):
+        for size, t in zip(reversed(shape), reversed(stride)):
+            if self.known(E.eq(size, 1)):
                 continue
             if self.known(E.eq(t, expected)) is not True:
                 return False
-            expected = expected * s
+            expected = expected * size
         return True
 
-    def fits(self, e: Expr) -> bool:
+    def fits(self, expr: Expr) -> bool:
         """Whether e, and what is computed on the way to it, has less than 64 bits. Recorded as a guard unless it is
         certain.
         """
-        if not e.symbol_names() & self._ints:
+        if not expr.symbol_names() & self._ints:
             return True  # what sizes make is one, or takes more memory than there is
-        low, high = bounds(e, self.ranges)
+        low, high = bounds(expr, self.ranges)
         certain = low is not None and high is not None and -INT_LIMIT <= low and high <= INT_LIMIT
         return (
-            certain or self.decide(E.and_(E.le(-INT_LIMIT, e), E.le(e, INT_LIMIT)), "an integer of 64 bits")
+            certain or self.decide(E.and_(E.le(-INT_LIMIT, expr), E.le(expr, INT_LIMIT)), "an integer of 64 bits")
         ) and all(
             self.fits(part)
-            for _, atoms in e.terms()
-            for a in atoms
-            if a.op != "sym"
-            for part in a.args[a.op == "ite" :]
+            for _, atoms in expr.terms()
+            for atom in atoms
+            if atom.op != "sym"
+            for part in atom.args[atom.op == "ite" :]
         )
 
     # ---- floats that may differ from call to call (capture/numbers/float_node.py)
@@ -153,16 +153,16 @@ class ShapeEnv:
     def wrap(self, e: IntLike) -> "torch.SymInt | int":
         return wrap(e, self)
 
-    def wrap_bool(self, e: Expr) -> "torch.SymBool | bool":
-        return e.value if e.is_const else torch.SymBool(SymNode(e, self, bool))
+    def wrap_bool(self, expr: Expr) -> "torch.SymBool | bool":
+        return expr.value if expr.is_const else torch.SymBool(SymNode(expr, self, bool))
 
     def to_expr(self, x: Any) -> Expr:
         """The Expr of an int or SymInt, with replacements applied."""
         return self.replace(E.as_expr(x))
 
-    def replace(self, e: Expr) -> Expr:
+    def replace(self, expr: Expr) -> Expr:
         """e without symbols that were found equal to something else."""
-        return e.subs(self.replacements) if self.replacements else e
+        return expr.subs(self.replacements) if self.replacements else expr
 
     def hint(self, e: IntLike) -> int | bool:
         """The value of e in this first call."""
@@ -240,7 +240,9 @@ class ShapeEnv:
             if c is not None and c.is_const and c.value in (1, -1):
                 s = E.symbol(name)
                 other = s - d * c.value
-                self.replacements = {k: v.subs({name: other}) for k, v in self.replacements.items()}
+                self.replacements = {
+                    key: replacement.subs({name: other}) for key, replacement in self.replacements.items()
+                }
                 self.replacements[name] = other
                 return
         if any(e.is_const and e.value in (0, 1) for e in (a, b)):

@@ -123,7 +123,7 @@ def _reduce(self: Expr) -> tuple:
 def _subs(self: Expr, mapping: Mapping[str, IntLike]) -> Expr:
     """Replace symbols by name, all at once."""
     names = self.symbol_names()
-    m = {k: as_expr(v) for k, v in mapping.items() if k in names}
+    m = {key: as_expr(value) for key, value in mapping.items() if key in names}
     return rewrite(self, m) if m else self
 
 

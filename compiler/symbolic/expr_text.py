@@ -30,19 +30,19 @@ static inline long long tc_max(long long a, long long b) { return a > b ? a : b;
 """
 
 
-def python(e: "Expr") -> str:
+def python(expr: "Expr") -> str:
     """Python source text."""
-    return print_expr(e, _PY)
+    return print_expr(expr, _PY)
 
 
-def cpp(e: "Expr", nonneg: "Callable[[Expr], bool] | None" = None) -> str:
+def cpp(expr: "Expr", nonneg: "Callable[[Expr], bool] | None" = None) -> str:
     """C++ source text over 64-bit ints. Where `nonneg` does not prove a division's operands non-negative (by default:
     no negative coefficient in them), it calls a helper of C_HELPERS."""
-    return print_expr(e, _CStyle(nonneg or plainly_nonneg))
+    return print_expr(expr, _CStyle(nonneg or plainly_nonneg))
 
 
-def plainly_nonneg(e: "Expr") -> bool:
-    return all(c >= 0 and all(map(_nonneg_atom, atoms)) for atoms, c in e._p().items())
+def plainly_nonneg(expr: "Expr") -> bool:
+    return all(value >= 0 and all(map(_nonneg_atom, atoms)) for atoms, value in expr._p().items())
 
 
 def _nonneg_atom(a: "Expr") -> bool:
@@ -132,33 +132,33 @@ def _is_call(s: str) -> bool:
     return bool(bracket) and head.startswith("tc_") and len(without_brackets(bracket + rest)) < len(bracket + rest)
 
 
-def _factor(e: "Expr", style: Any) -> str:
+def _factor(expr: "Expr", style: Any) -> str:
     """Text that binds tighter than any operator."""
-    t = _text(e, style)
+    t = _text(expr, style)
     if (
-        e.op in ("sym", "bool", "min", "max", "ite", "lshift", "bitand")
-        or (e.op == "int" and e._args[0] >= 0)
+        expr.op in ("sym", "bool", "min", "max", "ite", "lshift", "bitand")
+        or (expr.op == "int" and expr._args[0] >= 0)
         or _is_call(t)
     ):
         return t
     return f"({t})"
 
 
-def _text(e: "Expr", style: Any) -> str:
-    return e.py() if style is _PY else print_expr(e, style)
+def _text(expr: "Expr", style: Any) -> str:
+    return expr.py() if style is _PY else print_expr(expr, style)
 
 
-def print_expr(e: "Expr", style: Any) -> str:
-    op = e.op
+def print_expr(expr: "Expr", style: Any) -> str:
+    op = expr.op
     if op == "sym":
-        return e._args[0]
+        return expr._args[0]
     if op == "int":
-        return style.int(e._args[0])
+        return style.int(expr._args[0])
     if op == "bool":
-        return style.true if e._args[0] else style.false
+        return style.true if expr._args[0] else style.false
     if op in ("add", "mul"):
         parts: list[str] = []
-        for mono, c in e._sorted_terms():
+        for mono, c in expr._sorted_terms():
             sign, n = ("-", -c) if c < 0 else ("+", c)
             factors = [style.int(n)] if n != 1 or not mono else []
             factors += [_factor(a, style) for a in mono]
@@ -167,18 +167,18 @@ def print_expr(e: "Expr", style: Any) -> str:
         parts[0] = ("-" if head[1] == "-" else "") + head[3:]
         return "".join(parts)
     if op == "floordiv":
-        return style.div(*e.args, _factor(e.args[0], style), _factor(e.args[1], style))
+        return style.div(*expr.args, _factor(expr.args[0], style), _factor(expr.args[1], style))
     if op == "mod":
-        return style.mod(*e.args, _factor(e.args[0], style), _factor(e.args[1], style))
+        return style.mod(*expr.args, _factor(expr.args[0], style), _factor(expr.args[1], style))
     if op == "lshift":
-        return style.shift(_factor(e.args[1], style))
+        return style.shift(_factor(expr.args[1], style))
     if op == "bitand":
-        return f"({_factor(e.args[0], style)} & {_factor(e.args[1], style)})"
+        return f"({_factor(expr.args[0], style)} & {_factor(expr.args[1], style)})"
     if op in ("min", "max"):
-        return style.minmax(op, [_text(a, style) for a in e.args])
+        return style.minmax(op, [_text(arg, style) for arg in expr.args])
     if op == "ite":
-        return style.ite(*(_text(a, style) for a in e.args))
+        return style.ite(*(_text(arg, style) for arg in expr.args))
     if op in ("eq", "ne", "le"):
-        return f"{_text(e.args[0], style)} {dict(eq='==', ne='!=', le='<=')[op]} {_text(e.args[1], style)}"
+        return f"{_text(expr.args[0], style)} {dict(eq='==', ne='!=', le='<=')[op]} {_text(expr.args[1], style)}"
     word = style.and_word if op == "and" else style.or_word
-    return word.join(f"({_text(a, style)})" for a in e.args)
+    return word.join(f"({_text(arg, style)})" for arg in expr.args)

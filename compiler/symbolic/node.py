@@ -127,32 +127,32 @@ class SymNode(_TorchSymNode):
         return str_(self.expr)
 
     # ---- integer arithmetic
-    def add(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.add, o, "add")
+    def add(self, other: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.add, other, "add")
 
-    def sub(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.sub, o, "sub")
+    def sub(self, other: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.sub, other, "sub")
 
-    def mul(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.mul, o, "mul")
+    def mul(self, other: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.mul, other, "mul")
 
-    def reflected(self, op: str, f: Callable, o: "SymNode") -> "SymNode | None":
+    def reflected(self, op: str, fn: Callable, other: "SymNode") -> "SymNode | None":
         """`o op self`, where this node computes that itself (capture/numbers/float_node.py)."""
         return None
 
-    def mod(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.mod, o)
+    def mod(self, other: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.mod, other)
 
-    def floordiv(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.floordiv, o)
+    def floordiv(self, other: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.floordiv, other)
 
     int_floordiv = floordiv
 
-    def sym_min(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(lambda a, b: min(a, b) if isinstance(a, float) else E.minimum(a, b), o)
+    def sym_min(self, other: "SymNode") -> "SymNode":
+        return self._int_or_float(lambda a, b: min(a, b) if isinstance(a, float) else E.minimum(a, b), other)
 
-    def sym_max(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(lambda a, b: max(a, b) if isinstance(a, float) else E.maximum(a, b), o)
+    def sym_max(self, other: "SymNode") -> "SymNode":
+        return self._int_or_float(lambda a, b: max(a, b) if isinstance(a, float) else E.maximum(a, b), other)
 
     def neg(self) -> "SymNode":
         return SymNode(-self.expr, self.env, self.pytype)
@@ -165,38 +165,38 @@ class SymNode(_TorchSymNode):
             return self.wrap_float(abs(self.expr))
         return SymNode(E.maximum(self.expr, -self.expr), self.env)
 
-    def pow_by_natural(self, o: "SymNode") -> "SymNode":
+    def pow_by_natural(self, other: "SymNode") -> "SymNode":
         base = self.maybe_as_int()
         if base is not None and base > 0 and not base & (base - 1):  # 2 ** n
-            return self.wrap_int(1).lshift(self.wrap_int(base.bit_length() - 1).mul(o))
-        return SymNode(E.mul_all([self.expr] * o.guard_int("", 0)), self.env)
+            return self.wrap_int(1).lshift(self.wrap_int(base.bit_length() - 1).mul(other))
+        return SymNode(E.mul_all([self.expr] * other.guard_int("", 0)), self.env)
 
     def _is_shift(self) -> bool:
         """Whether 2 to this power has less than 64 bits; what a shift by more makes is for Python alone."""
         return self.env.decide(E.and_(E.le(0, self.expr), E.le(self.expr, MOST_SHIFT)))
 
-    def lshift(self, o: "SymNode") -> "SymNode":
+    def lshift(self, other: "SymNode") -> "SymNode":
         return (
-            SymNode(E.lshift(self.expr, o.expr), self.env)
-            if o._is_shift()
-            else self.wrap_int(self.guard_int("", 0) << o.guard_int("", 0))
+            SymNode(E.lshift(self.expr, other.expr), self.env)
+            if other._is_shift()
+            else self.wrap_int(self.guard_int("", 0) << other.guard_int("", 0))
         )
 
-    def rshift(self, o: "SymNode") -> "SymNode":
+    def rshift(self, other: "SymNode") -> "SymNode":
         return (
-            SymNode(self.expr // E.lshift(1, o.expr), self.env)
-            if o._is_shift()
-            else self.wrap_int(self.guard_int("", 0) >> o.guard_int("", 0))
+            SymNode(self.expr // E.lshift(1, other.expr), self.env)
+            if other._is_shift()
+            else self.wrap_int(self.guard_int("", 0) >> other.guard_int("", 0))
         )
 
-    def bitwise_and(self, o: "SymNode") -> "SymNode":
-        return SymNode(E.bitand(self.expr, o.expr), self.env)
+    def bitwise_and(self, other: "SymNode") -> "SymNode":
+        return SymNode(E.bitand(self.expr, other.expr), self.env)
 
-    def bitwise_or(self, o: "SymNode") -> "SymNode":
-        return SymNode(self.expr + o.expr - E.bitand(self.expr, o.expr), self.env)
+    def bitwise_or(self, other: "SymNode") -> "SymNode":
+        return SymNode(self.expr + other.expr - E.bitand(self.expr, other.expr), self.env)
 
-    def bitwise_xor(self, o: "SymNode") -> "SymNode":
-        return SymNode(self.expr + o.expr - 2 * E.bitand(self.expr, o.expr), self.env)
+    def bitwise_xor(self, other: "SymNode") -> "SymNode":
+        return SymNode(self.expr + other.expr - 2 * E.bitand(self.expr, other.expr), self.env)
 
     def floor(self) -> "SymNode":
         return self if self.pytype is int else self.wrap_int(math.floor(self.expr))
@@ -216,19 +216,19 @@ class SymNode(_TorchSymNode):
         return self.wrap_int(r) if isinstance(r, int) else self.wrap_float(r)
 
     def sym_sum(self, args: list["SymNode"]) -> "SymNode":
-        return SymNode(E.add_all(a.expr for a in args), self.env)
+        return SymNode(E.add_all(arg.expr for arg in args), self.env)
 
     # ---- floats
     def _number(self) -> int | float:
         return self.expr if self.pytype is float else self.guard_int("", 0)
 
-    def _int_or_float(self, f: Callable, o: "SymNode", op: str = "") -> "SymNode":
-        other = o.reflected(op, f, self) if op else None
+    def _int_or_float(self, fn: Callable, o: "SymNode", op: str = "") -> "SymNode":
+        other = o.reflected(op, fn, self) if op else None
         if other is not None:
             return other
         if self.pytype is float or o.pytype is float:
-            return self.wrap_float(f(float(self._number()), float(o._number())))
-        return SymNode(f(self.expr, o.expr), self.env)
+            return self.wrap_float(fn(float(self._number()), float(o._number())))
+        return SymNode(fn(self.expr, o.expr), self.env)
 
     def sym_float(self) -> "SymNode":
         return self if self.pytype is float else self.wrap_float(self._number())
@@ -241,8 +241,8 @@ class SymNode(_TorchSymNode):
 
     float_truediv = int_truediv = truediv
 
-    def float_pow(self, o: "SymNode") -> "SymNode":
-        return self.wrap_float(float(self._number()) ** o._number())
+    def float_pow(self, other: "SymNode") -> "SymNode":
+        return self.wrap_float(float(self._number()) ** other._number())
 
     pow = float_pow
 
@@ -250,34 +250,34 @@ class SymNode(_TorchSymNode):
         return self.wrap_bool(self.pytype is int or self.expr.is_integer())
 
     # ---- predicates
-    def _compare(self, f: Callable, plain: Callable, o: "SymNode") -> "SymNode":
-        if self.pytype is float or o.pytype is float:
-            return self.wrap_bool(plain(self._number(), o._number()))
-        return SymNode(f(self.expr, o.expr), self.env, bool)
+    def _compare(self, fn: Callable, plain: Callable, other: "SymNode") -> "SymNode":
+        if self.pytype is float or other.pytype is float:
+            return self.wrap_bool(plain(self._number(), other._number()))
+        return SymNode(fn(self.expr, other.expr), self.env, bool)
 
-    def eq(self, o: "SymNode") -> "SymNode":
-        return self._compare(E.eq, operator.eq, o)
+    def eq(self, other: "SymNode") -> "SymNode":
+        return self._compare(E.eq, operator.eq, other)
 
-    def ne(self, o: "SymNode") -> "SymNode":
-        return self._compare(E.ne, operator.ne, o)
+    def ne(self, other: "SymNode") -> "SymNode":
+        return self._compare(E.ne, operator.ne, other)
 
-    def lt(self, o: "SymNode") -> "SymNode":
-        return self._compare(E.lt, operator.lt, o)
+    def lt(self, other: "SymNode") -> "SymNode":
+        return self._compare(E.lt, operator.lt, other)
 
-    def le(self, o: "SymNode") -> "SymNode":
-        return self._compare(E.le, operator.le, o)
+    def le(self, other: "SymNode") -> "SymNode":
+        return self._compare(E.le, operator.le, other)
 
-    def gt(self, o: "SymNode") -> "SymNode":
-        return self._compare(E.gt, operator.gt, o)
+    def gt(self, other: "SymNode") -> "SymNode":
+        return self._compare(E.gt, operator.gt, other)
 
-    def ge(self, o: "SymNode") -> "SymNode":
-        return self._compare(E.ge, operator.ge, o)
+    def ge(self, other: "SymNode") -> "SymNode":
+        return self._compare(E.ge, operator.ge, other)
 
-    def sym_and(self, o: "SymNode") -> "SymNode":
-        return SymNode(E.and_(self.expr, o.expr), self.env, bool)
+    def sym_and(self, other: "SymNode") -> "SymNode":
+        return SymNode(E.and_(self.expr, other.expr), self.env, bool)
 
-    def sym_or(self, o: "SymNode") -> "SymNode":
-        return SymNode(E.or_(self.expr, o.expr), self.env, bool)
+    def sym_or(self, other: "SymNode") -> "SymNode":
+        return SymNode(E.or_(self.expr, other.expr), self.env, bool)
 
     and_, or_ = sym_and, sym_or
 
@@ -324,19 +324,19 @@ class SymNode(_TorchSymNode):
     # ---- memory format: asked of a tensor's first symbolic node, with all sizes and strides as nodes
     def _layout(self, sizes: list, strides: list, order: tuple | None) -> "SymNode":
         env = self.env
-        sz, st = [_expr(x) for x in sizes], [_expr(x) for x in strides]
+        sz, st = [_expr(size) for size in sizes], [_expr(stride) for stride in strides]
         dims = order if order is not None else tuple(range(len(sz) - 1, -1, -1))
         if len(dims) != len(sz):
             return self.wrap_bool(False)
         if order is None and env.has_unbacked and env.surely_contiguous(sz, st):
             return self.wrap_bool(True)
         expected: Expr = E.ONE
-        for d in dims:
-            if env.decide(E.eq(sz[d], 1)):
+        for dim in dims:
+            if env.decide(E.eq(sz[dim], 1)):
                 continue
-            if not env.decide(E.eq(st[d], expected)):
+            if not env.decide(E.eq(st[dim], expected)):
                 return self.wrap_bool(any(env.decide(E.eq(s, 0)) for s in sz) and order is None)
-            expected = expected * sz[d]
+            expected = expected * sz[dim]
         return self.wrap_bool(True)
 
     def is_contiguous(self, sizes: list, strides: list) -> "SymNode":
@@ -351,16 +351,20 @@ class SymNode(_TorchSymNode):
     def _channels_last_strides(self, sizes: list, strides: list, order: tuple) -> "SymNode":
         """As c10::is_channels_last_strides_2d: strides in that order, not necessarily dense."""
         env = self.env
-        sz, st = [_expr(x) for x in sizes], [_expr(x) for x in strides]
+        sz, st = [_expr(size) for size in sizes], [_expr(stride) for stride in strides]
         if len(sz) != len(order) or env.decide(E.eq(st[1], 0)):
             return self.wrap_bool(False)
         low: Expr = E.ZERO
-        for d in order:
-            if env.decide(E.eq(sz[d], 0)) or env.decide(E.lt(st[d], low)) or (d == 0 and env.decide(E.eq(low, st[1]))):
+        for dim in order:
+            if (
+                env.decide(E.eq(sz[dim], 0))
+                or env.decide(E.lt(st[dim], low))
+                or (dim == 0 and env.decide(E.eq(low, st[1])))
+            ):
                 return self.wrap_bool(False)
-            low = st[d]
-            if env.decide(E.gt(sz[d], 1)):
-                low = low * sz[d]
+            low = st[dim]
+            if env.decide(E.gt(sz[dim], 1)):
+                low = low * sz[dim]
         return self.wrap_bool(True)
 
     def is_channels_last_strides_2d(self, sizes: list, strides: list) -> "SymNode":
@@ -371,7 +375,7 @@ class SymNode(_TorchSymNode):
 
     def is_non_overlapping_and_dense(self, sizes: list, strides: list) -> "SymNode":
         env = self.env
-        sz, st = [_expr(x) for x in sizes], [_expr(x) for x in strides]
+        sz, st = [_expr(size) for size in sizes], [_expr(stride) for stride in strides]
         if env.has_unbacked and env.surely_contiguous(sz, st):
             return self.wrap_bool(True)
         live = [d for d in range(len(sz)) if not env.decide(E.eq(sz[d], 1))]

@@ -71,15 +71,15 @@ def _relation(op: str, a: IntLike, b: IntLike) -> Expr:
     if n is not None:
         return boolean(n == 0 if op == "eq" else n != 0 if op == "ne" else n <= 0)
     c0 = d.get((), 0)
-    g = math.gcd(*(c for m, c in d.items() if m))
+    g = math.gcd(*(value for key, value in d.items() if key))
     if op == "le":
         bound = (-c0) // g
     elif c0 % g:
         return boolean(op == "ne")
     else:
         bound = -c0 // g
-    pos = {m: c // g for m, c in d.items() if m and c > 0}
-    neg = {m: -c // g for m, c in d.items() if m and c < 0}
+    pos = {key: value // g for key, value in d.items() if key and value > 0}
+    neg = {key: -value // g for key, value in d.items() if key and value < 0}
     if op != "le" and (not pos or (neg and _first_text(neg) < _first_text(pos))):
         pos, neg, bound = neg, pos, -bound
     if not pos and neg and op == "le":  # 0 <= x + bound is written -bound <= x
@@ -163,5 +163,5 @@ def not_(p: Expr | bool) -> Expr:
     if e.op == "le":
         return gt(*e.args)
     if e.op in ("and", "or"):
-        return _junction("or" if e.op == "and" else "and", [not_(q) for q in e.args])
+        return _junction("or" if e.op == "and" else "and", [not_(arg) for arg in e.args])
     raise TypeError(f"{e} is not a truth value")

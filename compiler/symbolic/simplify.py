@@ -76,7 +76,7 @@ def _atom_bounds(a: Expr, ranges: Ranges, depth: int) -> tuple:
     found = ranges.bounds.get((a, depth)) if isinstance(ranges, _Known) else None
     if found is None:
         rule, first = _BOUNDS.get(a.op, (_bounds_of_any, 0))
-        found = rule([bounds(x, ranges, depth + 1) for x in a.args[first:]])
+        found = rule([bounds(arg, ranges, depth + 1) for arg in a.args[first:]])
         if isinstance(ranges, _Known):
             ranges.bounds[a, depth] = found
     return found
@@ -143,13 +143,13 @@ def bounds(e: IntLike, ranges: Ranges, depth: int = 0) -> tuple:
         return e, e
     lo: int | None = 0
     hi: int | None = 0
-    for mono, c in e._p().items():
+    for mono, value in e._p().items():
         b = (1, 1)
         for a in mono:
             b = _mul(b, _atom_bounds(a, ranges, depth))
-        low, high = b if c > 0 else (b[1], b[0])
-        lo = None if lo is None or low is None else lo + c * low
-        hi = None if hi is None or high is None else hi + c * high
+        low, high = b if value > 0 else (b[1], b[0])
+        lo = None if lo is None or low is None else lo + value * low
+        hi = None if hi is None or high is None else hi + value * high
         if lo is None and hi is None:
             break
     return lo, hi
@@ -178,22 +178,22 @@ def _extreme(e: Expr, ranges: Ranges, upper: bool) -> Expr:
     return e
 
 
-def _nonneg(e: Expr, ranges: Ranges) -> bool:
+def _nonneg(expr: Expr, ranges: Ranges) -> bool:
     """Whether e >= 0 is certain."""
     if not isinstance(ranges, _Known):
-        return _is_nonneg(e, ranges)
-    found = ranges.nonneg.get(e)
+        return _is_nonneg(expr, ranges)
+    found = ranges.nonneg.get(expr)
     if found is None:
-        found = ranges.nonneg[e] = _is_nonneg(e, ranges)
+        found = ranges.nonneg[expr] = _is_nonneg(expr, ranges)
     return found
 
 
-def _is_nonneg(e: Expr, ranges: Ranges) -> bool:
-    lo = bounds(e, ranges)[0]
+def _is_nonneg(expr: Expr, ranges: Ranges) -> bool:
+    lo = bounds(expr, ranges)[0]
     if lo is not None:
         if lo >= 0:
             return True
-    lo = bounds(_extreme(e, ranges, upper=False), ranges)[0]
+    lo = bounds(_extreme(expr, ranges, upper=False), ranges)[0]
     return lo is not None and lo >= 0
 
 
@@ -203,7 +203,7 @@ def known(p: Expr, ranges: Ranges) -> bool | None:
     if op == "bool":
         return p.value
     if op in ("and", "or"):
-        rs = [known(q, ranges) for q in p.args]
+        rs = [known(arg, ranges) for arg in p.args]
         stop = op == "or"
         if stop in rs:
             return stop
@@ -229,11 +229,11 @@ def _split_small(a: Expr, b: Expr, ranges: Ranges) -> tuple[Expr, Expr] | None:
         n = b.value
         quot: Poly = {}
         rem: Poly = {}
-        for m, c in a._p().items():
-            if c // n:
-                quot[m] = c // n
-            if c % n:
-                rem[m] = c % n
+        for key, value in a._p().items():
+            if value // n:
+                quot[key] = value // n
+            if value % n:
+                rem[key] = value % n
         if quot:
             r = from_poly(rem)
             if _nonneg(r, ranges) and _nonneg(b - 1 - r, ranges):
@@ -257,55 +257,55 @@ def _drop_small_terms(a: Expr, n: int, ranges: Ranges) -> Expr | None:
     return None
 
 
-def _recombine(e: Expr) -> Expr:
+def _recombine(expr: Expr) -> Expr:
     """b*(x // b) + x % b -> x, times any common factor."""
-    if e.op != "add":
-        return e
-    p = e._p()
-    for mono, c in list(p.items()):
+    if expr.op != "add":
+        return expr
+    p = expr._p()
+    for mono, value in list(p.items()):
         for a in mono:
             if a.op != "mod":
                 continue
             x, b = a.args
             others = list(mono)
             others.remove(a)
-            f = from_poly({tuple(others): c})
+            f = from_poly({tuple(others): value})
             q = floordiv(x, b)
             want = (q * b * f)._p()
-            if want and all(p.get(m) == v for m, v in want.items()):
-                return _recombine(e - q * b * f - a * f + x * f)
-    return e
+            if want and all(p.get(key) == v for key, v in want.items()):
+                return _recombine(expr - q * b * f - a * f + x * f)
+    return expr
 
 
-def simplify(e: Expr, ranges: Ranges) -> Expr:
+def simplify(expr: Expr, ranges: Ranges) -> Expr:
     """e with what the ranges decide removed; symbols without a range are non-negative."""
-    if e.is_const or e.op == "sym":
-        return e
+    if expr.is_const or expr.op == "sym":
+        return expr
     ranges = _known(ranges)
-    return _simplify(e, ranges, ranges.simple)
+    return _simplify(expr, ranges, ranges.simple)
 
 
-def _simplify(e: Expr, ranges: Ranges, cache: dict) -> Expr:
-    r = cache.get(e)
+def _simplify(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
+    r = cache.get(expr)
     if r is not None:
         return r
-    op = e.op
+    op = expr.op
     if op in ("sym", "int", "bool"):
-        return e
+        return expr
     if op in ("add", "mul"):
-        p = e._p()
+        p = expr._p()
         if all(a.op == "sym" for m in p for a in m):
-            r = e
+            r = expr
         else:
             parts = []
-            for mono, c in p.items():
-                q: Poly = {(): c}
+            for mono, value in p.items():
+                q: Poly = {(): value}
                 for a in mono:
                     q = poly_mul(q, _simplify(a, ranges, cache)._p())
                 parts.append(from_poly(q))
             r = _recombine(add_all(parts))
     else:
-        args = [_simplify(a, ranges, cache) for a in e.args]
+        args = [_simplify(arg, ranges, cache) for arg in expr.args]
         r = BUILDERS[op](*args)
         if r.op in ("floordiv", "mod") and r.op == op:
             a, b = r.args
@@ -320,15 +320,15 @@ def _simplify(e: Expr, ranges: Ranges, cache: dict) -> Expr:
         elif r.op in BOOL_OPS and r.op not in ("and", "or", "bool"):
             k = known(r, ranges)
             r = r if k is None else TRUE if k else FALSE
-    cache[e] = r
+    cache[expr] = r
     return r
 
 
-def _prune(e: Expr, ranges: Ranges) -> Expr:
-    keep = list(e.args)
+def _prune(expr: Expr, ranges: Ranges) -> Expr:
+    keep = list(expr.args)
     for x in list(keep):
         for y in keep:
-            if x is not y and (_nonneg(x - y, ranges) if e.op == "min" else _nonneg(y - x, ranges)):
+            if x is not y and (_nonneg(x - y, ranges) if expr.op == "min" else _nonneg(y - x, ranges)):
                 keep.remove(x)
                 break
-    return minimum(*keep) if e.op == "min" else maximum(*keep)
+    return minimum(*keep) if expr.op == "min" else maximum(*keep)

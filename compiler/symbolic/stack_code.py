@@ -24,24 +24,24 @@ def stack_code(
     return tuple(code) if depth is not None and depth <= _MOST_STACK else None
 
 
-def _emit(e: Expr, symbol: Mapping[str, int], opcodes: Mapping[str, int], code: list[tuple[int, int]]) -> int | None:
-    """Append the code of `e`; the depth of stack that it needs."""
-    if e.is_const:
-        if abs(int(e.value)) > _INT64_MAX:
+def _emit(expr: Expr, symbol: Mapping[str, int], opcodes: Mapping[str, int], code: list[tuple[int, int]]) -> int | None:
+    """Append the code of `expr`; the depth of stack that it needs."""
+    if expr.is_const:
+        if abs(int(expr.value)) > _INT64_MAX:
             return None
-        code.append((opcodes["E_CONST"], int(e.value)))
+        code.append((opcodes["E_CONST"], int(expr.value)))
         return 1
-    if e.op == "sym":
-        code.append((opcodes["E_SYMBOL"], symbol[e.name]))
+    if expr.op == "sym":
+        code.append((opcodes["E_SYMBOL"], symbol[expr.name]))
         return 1
     needed = 0
-    for i, a in enumerate(e.args):
-        d = _emit(a, symbol, opcodes, code)
+    for i, arg in enumerate(expr.args):
+        d = _emit(arg, symbol, opcodes, code)
         if d is None:
             return None
-        needed = max(needed, d + min(i, 2 if e.op == "ite" else 1))
-        if i and e.op != "ite":
-            code.append((opcodes["E_" + e.op.upper()], 0))
-    if e.op == "ite":
+        needed = max(needed, d + min(i, 2 if expr.op == "ite" else 1))
+        if i and expr.op != "ite":
+            code.append((opcodes["E_" + expr.op.upper()], 0))
+    if expr.op == "ite":
         code.append((opcodes["E_ITE"], 0))
     return needed

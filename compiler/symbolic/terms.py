@@ -132,7 +132,7 @@ class Expr:
             elif self._poly is not None and self.op in ("add", "mul"):
                 n = frozenset().union(*{a.symbol_names() for m in self._poly for a in m})
             else:
-                n = frozenset().union(*(a.symbol_names() for a in self.args))
+                n = frozenset().union(*(arg.symbol_names() for arg in self.args))
             self._names = n
         return n
 
@@ -149,12 +149,12 @@ class Expr:
         if len(a) < len(b):
             a, b = b, a
         out = dict(a)
-        for m, c in b.items():
-            s = out.get(m, 0) + c
+        for key, c in b.items():
+            s = out.get(key, 0) + c
             if s:
-                out[m] = s
+                out[key] = s
             else:
-                del out[m]
+                del out[key]
         return from_poly(out)
 
     __radd__ = __add__
@@ -168,7 +168,7 @@ class Expr:
         return NotImplemented if o is None else o + (-self)
 
     def __neg__(self) -> "Expr":
-        return from_poly({m: -c for m, c in self._p().items()})
+        return from_poly({key: -c for key, c in self._p().items()})
 
     def __pos__(self) -> "Expr":
         return self
@@ -210,12 +210,12 @@ class Expr:
             return ZERO
         s = symbol(name)
         out: Poly = {}
-        for m, c in self._p().items():
-            if len(m) == 1 and m[0] is s:
+        for key, c in self._p().items():
+            if len(key) == 1 and key[0] is s:
                 out[()] = c
                 continue
             n = 0
-            for a in m:
+            for a in key:
                 if a is s:
                     n += 1
                 elif name in a.symbol_names():
@@ -223,7 +223,7 @@ class Expr:
             if n > 1:
                 return None
             if n:
-                out[tuple(a for a in m if a is not s)] = c
+                out[tuple(a for a in key if a is not s)] = c
         return from_poly(out)
 
 
@@ -276,9 +276,9 @@ def poly_mul(a: Poly, b: Poly) -> Poly:
             return dict(a) if c2 == 1 else {m: c * c2 for m, c in a.items()}
     out: Poly = {}
     for m2, c2 in b.items():
-        for m, c in a.items():
-            k = m if not m2 else m2 if not m else tuple(sorted(m + m2, key=atom_key))
-            s = out.get(k, 0) + c * c2
+        for key, value in a.items():
+            k = key if not m2 else m2 if not key else tuple(sorted(key + m2, key=atom_key))
+            s = out.get(k, 0) + value * c2
             if s:
                 out[k] = s
             else:
@@ -365,8 +365,8 @@ def add_all(xs: Iterable[IntLike]) -> Expr:
     """Sum of many; linear, unlike adding one by one."""
     out: Poly = {}
     for x in xs:
-        for m, c in as_expr(x)._p().items():
-            out[m] = out.get(m, 0) + c
+        for key, value in as_expr(x)._p().items():
+            out[key] = out.get(key, 0) + value
     return from_poly({m: c for m, c in out.items() if c})
 
 

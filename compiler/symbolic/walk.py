@@ -17,7 +17,7 @@ from .predicates import and_, eq, ite, le, maximum, minimum, ne, or_
 __all__ = ["BUILDERS", "rewrite", "evaluate"]
 
 
-def rewrite(e: Expr, m: Mapping[str, Expr]) -> Expr:
+def rewrite(expr: Expr, m: Mapping[str, Expr]) -> Expr:
     cache: dict[Expr, Expr] = {}
 
     def go(x: Expr) -> Expr:
@@ -30,25 +30,25 @@ def rewrite(e: Expr, m: Mapping[str, Expr]) -> Expr:
             r = x
         elif x.op in ("add", "mul"):
             out: Poly = {}
-            for mono, c in x._poly.items():
+            for mono, value in x._poly.items():
                 if len(mono) == 1 and mono[0].op == "sym":
                     to = m.get(mono[0]._args[0])
-                    p = {mono: c} if to is None else {k: v * c for k, v in to._p().items()}
+                    p = {mono: value} if to is None else {k: v * value for k, v in to._p().items()}
                 elif not all(a.symbol_names().isdisjoint(m) for a in mono):
-                    p = {(): c}
+                    p = {(): value}
                     for a in mono:
                         p = poly_mul(p, go(a)._p())
                 else:
-                    p = {mono: c}
-                for k, v in p.items():
-                    out[k] = out.get(k, 0) + v
+                    p = {mono: value}
+                for key, v in p.items():
+                    out[key] = out.get(key, 0) + v
             r = from_poly({k: v for k, v in out.items() if v})
         else:
-            r = BUILDERS[x.op](*(go(a) for a in x.args))
+            r = BUILDERS[x.op](*(go(arg) for arg in x.args))
         cache[x] = r
         return r
 
-    return go(e)
+    return go(expr)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -64,30 +64,30 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(e: Expr, values: Mapping[str, int], cache: dict) -> Any:
-    op = e.op
+def evaluate(expr: Expr, values: Mapping[str, int], cache: dict) -> Any:
+    op = expr.op
     if op == "sym":
-        return values[e._args[0]]
+        return values[expr._args[0]]
     if op in ("int", "bool"):
-        return e._args[0]
-    r = cache.get(e)
+        return expr._args[0]
+    r = cache.get(expr)
     if r is not None:
         return r
     if op in ("add", "mul"):
         r = 0
-        for m, c in e._poly.items():
-            for a in m:
+        for key, c in expr._poly.items():
+            for a in key:
                 c *= values[a._args[0]] if a.op == "sym" else evaluate(a, values, cache)
             r += c
     elif op == "ite":
-        r = evaluate(e.args[1] if evaluate(e.args[0], values, cache) else e.args[2], values, cache)
+        r = evaluate(expr.args[1] if evaluate(expr.args[0], values, cache) else expr.args[2], values, cache)
     elif op == "and":
-        r = all(evaluate(a, values, cache) for a in e.args)
+        r = all(evaluate(arg, values, cache) for arg in expr.args)
     elif op == "or":
-        r = any(evaluate(a, values, cache) for a in e.args)
+        r = any(evaluate(arg, values, cache) for arg in expr.args)
     else:
-        r = _FUNCTIONS[op](*(evaluate(a, values, cache) for a in e.args))
-    cache[e] = r
+        r = _FUNCTIONS[op](*(evaluate(arg, values, cache) for arg in expr.args))
+    cache[expr] = r
     return r
 
 

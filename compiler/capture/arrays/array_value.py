@@ -57,5 +57,5 @@ def holds_array(value: Any, depth: int = 0) -> bool:
     if type(value) is Array:
         return True
     if depth < 4 and isinstance(value, (list, tuple)):
-        return any(holds_array(v, depth + 1) for v in value)
-    return depth < 4 and isinstance(value, dict) and any(holds_array(v, depth + 1) for v in value.values())
+        return any(holds_array(item, depth + 1) for item in value)
+    return depth < 4 and isinstance(value, dict) and any(holds_array(item, depth + 1) for item in value.values())

@@ -58,40 +58,45 @@ _COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
 # --- in and out
-def from_tensor(m: Machine, tensor: TraceTensor, force: Any = False) -> Array:
+def from_tensor(machine: Machine, tensor: TraceTensor, force: Any = False) -> Array:
     """tensor.numpy()."""
     if tensor.device.type != "cpu" or tensor.requires_grad or force or tensor.dtype is torch.bfloat16:
         raise Break("numpy")
-    return make_array(m.getattr(tensor, "data"))  # what numpy writes, no version counts
+    return make_array(machine.getattr(tensor, "data"))  # what numpy writes, no version counts
 
 
-def to_tensor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def to_tensor(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """torch.from_numpy, as_tensor, asarray share the array's memory; torch.tensor copies it."""
     value, rest = args[0], args[1:]
     if type(value) in (list, tuple) and fn in (torch.tensor, torch.as_tensor, torch.asarray) and not rest:
-        stacked = _stacked(m, value)
-        wanted = {k: v for k, v in kwargs.items() if v is not None}
+        stacked = _stacked(machine, value)
+        wanted = {name: v for name, v in kwargs.items() if v is not None}
         if set(wanted) - {"dtype", "device"}:
             raise Break("numpy", "arrays become a tensor")
-        return tensor_calls.call_method(m, stacked, "to", [], wanted) if wanted else stacked
+        return tensor_calls.call_method(machine, stacked, "to", [], wanted) if wanted else stacked
     if type(value) is not Array or rest or kwargs and fn is torch.from_numpy:
         raise Break("numpy", "an array becomes a tensor")
     if value._number:
         raise Break("numpy", "a number of numpy's becomes a tensor")
     own = value._tensor
-    tensor = tensor_calls.call_method(m, own, "clone", [], {}) if fn is torch.tensor else m.getattr(own, "data")
-    wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+    tensor = (
+        tensor_calls.call_method(machine, own, "clone", [], {}) if fn is torch.tensor else machine.getattr(own, "data")
+    )
+    wanted = {name: v for name, v in kwargs.items() if name in ("dtype", "device") and v is not None}
     if set(kwargs) - {"dtype", "device", "copy"} or kwargs.get("copy"):
         raise Break("numpy", "an array becomes a tensor")
-    return tensor_calls.call_method(m, tensor, "to", [], wanted) if wanted else tensor
+    return tensor_calls.call_method(machine, tensor, "to", [], wanted) if wanted else tensor
 
 
-def _stacked(m: Machine, values: Any) -> TraceTensor:
+def _stacked(machine: Machine, values: Any) -> TraceTensor:
     """A tensor of a sequence of arrays, or of numpy's numbers, of one shape and dtype."""
-    parts = [v._tensor if type(v) is Array else _stacked(m, v) if type(v) in (list, tuple) else None for v in values]
-    if not parts or any(p is None or p.dtype != parts[0].dtype for p in parts):
+    parts = [
+        value._tensor if type(value) is Array else _stacked(machine, value) if type(value) in (list, tuple) else None
+        for value in values
+    ]
+    if not parts or any(part is None or part.dtype != parts[0].dtype for part in parts):
         raise Break("numpy", "arrays become a tensor")
-    return tensor_calls.call_function(m, torch.stack, [parts], {})
+    return tensor_calls.call_function(machine, torch.stack, [parts], {})
 
 
 # --- functions
@@ -121,25 +126,28 @@ def _names() -> dict[int, tuple[Any, str]]:
     return found
 
 
-def call_numpy(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def call_numpy(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) of numpy."""
-    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    args, kwargs = (
+        [machine.deep_plain(arg) for arg in args],
+        {k: machine.deep_plain(value) for k, value in kwargs.items()},
+    )
     if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
         if getattr(fn, "__name__", "") not in _TAKES_TENSORS or not args or not isinstance(args[0], TraceTensor):
             raise Break("numpy", "numpy is given a tensor", "write tensor.numpy()")
-        args[0] = from_tensor(m, args[0])
+        args[0] = from_tensor(machine, args[0])
     name = _names().get(id(fn), (None, ""))[1]
     if isinstance(fn, types.FunctionType) and not name and not holds_array(args) and not holds_array(kwargs):
-        return m.call_python(fn, args, kwargs)  # Python like any other: numpy.iinfo's properties
+        return machine.call_python(fn, args, kwargs)  # Python like any other: numpy.iinfo's properties
     shown = getattr(fn, "__name__", type(fn).__name__)
     if not holds_array(args) and not holds_array(kwargs):
-        return _constant(m, fn, shown, args, kwargs)
+        return _constant(machine, fn, shown, args, kwargs)
     simple = _SIMPLE.get(shown)
     if simple is not None and len(args) == 1 and type(args[0]) is Array and not kwargs:
         return simple(args[0]._tensor)
     if not name or kwargs.get("out") is not None:
         raise Break("numpy", f"numpy.{shown} is called")
-    return _record(m, name, args, kwargs, fn)
+    return _record(machine, name, args, kwargs, fn)
 
 
 _SIMPLE: dict[str, Callable] = {
@@ -149,7 +157,7 @@ _SIMPLE: dict[str, Callable] = {
 }
 
 
-def _constant(m: Machine, fn: Any, shown: str, args: list, kwargs: dict) -> Any:
+def _constant(machine: Machine, fn: Any, shown: str, args: list, kwargs: dict) -> Any:
     """numpy's own result for constants; an array is made anew at each call."""
     import numpy
 
@@ -162,15 +170,15 @@ def _constant(m: Machine, fn: Any, shown: str, args: list, kwargs: dict) -> Any:
         )
 
     args, kwargs = (
-        [int(a) if isinstance(a, torch.SymInt) else a for a in args],
-        {k: int(v) if isinstance(v, torch.SymInt) else v for k, v in kwargs.items()},
+        [int(arg) if isinstance(arg, torch.SymInt) else arg for arg in args],
+        {name: int(value) if isinstance(value, torch.SymInt) else value for name, value in kwargs.items()},
     )
     if not all(map(fixed, (*args, *kwargs.values()))) or shown not in _OF_CONSTANTS and id(fn) not in _names():
         raise Break("numpy", f"numpy.{shown} is called")
-    return _wrap_constant(m, shown, m.native(fn, *args, **kwargs))
+    return _wrap_constant(machine, shown, machine.native(fn, *args, **kwargs))
 
 
-def _wrap_constant(m: Machine, shown: str, value: Any) -> Any:
+def _wrap_constant(machine: Machine, shown: str, value: Any) -> Any:
     import numpy
 
     if type(value) is numpy.ndarray:
@@ -180,12 +188,12 @@ def _wrap_constant(m: Machine, shown: str, value: Any) -> Any:
             real = torch.from_numpy(numpy.array(value, copy=True))
         except (TypeError, ValueError):
             raise Break("numpy", f"numpy.{shown} makes an array that torch has no dtype for") from None
-        trace = m.world.load_tensor(real, m.world.anchor(real))
-        return make_array(tensor_calls.call_method(m, trace, "clone", [], {}))
+        trace = machine.world.load_tensor(real, machine.world.anchor(real))
+        return make_array(tensor_calls.call_method(machine, trace, "clone", [], {}))
     if type(value) in (list, tuple):
-        return type(value)(_wrap_constant(m, shown, v) for v in value)
+        return type(value)(_wrap_constant(machine, shown, item) for item in value)
     if type(value) not in ATOMS:
-        m.world.anchor(value)
+        machine.world.anchor(value)
     return value
 
 
@@ -197,16 +205,16 @@ _OF_CONSTANTS = frozenset(
 )
 
 
-def _argument(m: Machine, value: Any) -> Any:
+def _argument(machine: Machine, value: Any) -> Any:
     """A value as a node's argument: arrays by their tensors, dtypes by their names."""
     import numpy
 
-    t = type(value)
-    if t is Array:
+    cls = type(value)
+    if cls is Array:
         return value._tensor
-    if t in (list, tuple):
-        return t(_argument(m, v) for v in value)
-    if t is range:
+    if cls in (list, tuple):
+        return cls(_argument(machine, item) for item in value)
+    if cls is range:
         return list(value)
     if isinstance(value, numpy.dtype):
         return value.name
@@ -216,12 +224,12 @@ def _argument(m: Machine, value: Any) -> Any:
         raise Break("numpy", f"numpy is given the class {value.__name__}")
     if isinstance(value, numpy.generic):  # a number whose dtype counts
         real = torch.from_numpy(numpy.array(value))
-        return m.world.load_tensor(real, m.world.anchor(real))
-    if t is slice:
-        return slice(*(_argument(m, v) for v in (value.start, value.stop, value.step)))
-    if t in ATOMS or isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return machine.world.load_tensor(real, machine.world.anchor(real))
+    if cls is slice:
+        return slice(*(_argument(machine, v) for v in (value.start, value.stop, value.step)))
+    if cls in ATOMS or isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value
-    raise Break("numpy", f"numpy is given an object of type {t.__name__}")
+    raise Break("numpy", f"numpy is given an object of type {cls.__name__}")
 
 
 def _whole(value: Any) -> bool:
@@ -243,17 +251,17 @@ def _check_values(name: str, args: list) -> None:
             raise Break("numpy", "integers are raised to powers that may be negative, which numpy refuses")
 
 
-def _record(m: Machine, name: str, args: list, kwargs: dict, fn: Any = None) -> Any:
+def _record(machine: Machine, name: str, args: list, kwargs: dict, fn: Any = None) -> Any:
     """One node for numpy's function `fn` (None: the method in `name`); its result as the program sees it."""
     if len(args) > 1:
         _check_values(name, args)
     last = name.rpartition(".")[2]
-    given = [_argument(m, a) for a in args]
-    named = {k: _argument(m, v) for k, v in kwargs.items()}
+    given = [_argument(machine, arg) for arg in args]
+    named = {k: _argument(machine, value) for k, value in kwargs.items()}
     try:
         call = numpy_call(name)
         sample = try_beside(
-            m.env,
+            machine.env,
             fn if fn is not None else lambda first, *rest, **named: getattr(first, last)(*rest, **named),
             call,
             args,
@@ -261,29 +269,29 @@ def _record(m: Machine, name: str, args: list, kwargs: dict, fn: Any = None) -> 
             given,
             named,
         )
-        result = tensor_calls.call_function(m, call, given, named)
+        result = tensor_calls.call_function(machine, call, given, named)
     except (Raised, AttributeError):  # numpy has its own errors and words
         raise Break("numpy", f"numpy's {last} refuses what it is given, or torch has no translation of it") from None
     if sample is None:
         raise Break("numpy", f"torch's translation of numpy's {last} differs from numpy for such arguments")
-    return _wrapped(m, last, result, sample, args)
+    return _wrapped(machine, last, result, sample, args)
 
 
-def _wrapped(m: Machine, name: str, result: Any, like: Any, args: list) -> Any:
+def _wrapped(machine: Machine, name: str, result: Any, like: Any, args: list) -> Any:
     """A traced result as the program sees it; `like` is numpy's own result for arguments of the same kind."""
     if isinstance(result, TraceTensor):
-        shares = any(type(a) is Array and a._tensor.tt_storage is result.tt_storage for a in args)
+        shares = any(type(arg) is Array and arg._tensor.tt_storage is result.tt_storage for arg in args)
         if shares != like.shares or not like.writeable:
             if not shares or not like.writeable:
                 raise Break("numpy", f"numpy's {name} gives a view that torch does not give, or one that is read-only")
-            result = tensor_calls.call_method(m, result, "clone", [], {})
+            result = tensor_calls.call_method(machine, result, "clone", [], {})
         elif like.contiguous and not shares and not result.is_contiguous():
-            result = tensor_calls.call_method(m, result, "contiguous", [], {})
+            result = tensor_calls.call_method(machine, result, "contiguous", [], {})
         return make_array(
-            result, like.number, None, shares and like.shares and any(type(a) is Array and a._fixed for a in args)
+            result, like.number, None, shares and like.shares and any(type(arg) is Array and arg._fixed for arg in args)
         )
     if type(result) in (list, tuple):
-        return like.kind(_wrapped(m, name, v, w, args) for v, w in zip(result, like.parts))
+        return like.kind(_wrapped(machine, name, v, part, args) for v, part in zip(result, like.parts))
     if result is None or type(result) in ATOMS or isinstance(result, torch.SymInt):
         return result
     raise Break("numpy", f"numpy's {name} gives an object of type {type(result).__name__}")
@@ -305,7 +313,7 @@ def _handler(name: str) -> Callable:
     return add
 
 
-def _operand(m: Machine, value: Any) -> Any:
+def _operand(machine: Machine, value: Any) -> Any:
     """The other operand, or NotImplemented where it is not numpy's to answer."""
     import numpy
 
@@ -320,23 +328,28 @@ def _operand(m: Machine, value: Any) -> Any:
             "convert one of them: torch.from_numpy(array) or tensor.numpy()",
         )
     if type(value) in (list, tuple):
-        return m.deep_plain(value)
+        return machine.deep_plain(value)
     raise Break("numpy", f"an array meets an object of type {type(value).__name__}")
 
 
-def _operator(m: Machine, a: Array, b: Any, *, name: str) -> Any:
-    if type(b) is TraceTensor and a._number and a._source is not None and (plain := name.strip("_")) in _PYTHONS:
-        pair = [varying_number(m, a), b]  # a plain number to torch
+def _operator(machine: Machine, array: Array, b: Any, *, name: str) -> Any:
+    if (
+        type(b) is TraceTensor
+        and array._number
+        and array._source is not None
+        and (plain := name.strip("_")) in _PYTHONS
+    ):
+        pair = [varying_number(machine, array), b]  # a plain number to torch
         swapped = plain not in vars(operator)
-        return tensor_calls.call_operator(m, _PYTHONS[plain], pair[::-1] if swapped else pair)
-    b = _operand(m, b)
+        return tensor_calls.call_operator(machine, _PYTHONS[plain], pair[::-1] if swapped else pair)
+    b = _operand(machine, b)
     if name.startswith("__i") and name != "__invert__":
-        if a._number:
+        if array._number:
             return NotImplemented  # numbers are replaced, not changed
-        _refuse_fixed(a, "output array")
-        _record(m, f"array.{name}", [a, b], {})
-        return a
-    return _record(m, f"array.{name}", [a, b], {})
+        _refuse_fixed(array, "output array")
+        _record(machine, f"array.{name}", [array, b], {})
+        return array
+    return _record(machine, f"array.{name}", [array, b], {})
 
 
 # names of operators that a tensor and a number have, and of the same with their sides changed
@@ -347,8 +360,8 @@ _PYTHONS = {
 } | {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
-def _refuse_fixed(a: Array, what: str) -> None:
-    if a._fixed:
+def _refuse_fixed(array: Array, what: str) -> None:
+    if array._fixed:
         raise Raised(ValueError(f"{what} is read-only"))
 
 
@@ -359,30 +372,30 @@ for _name in _BINARY:
 for _name in _COMPARED:
     _handler(_name)(functools.partial(_operator, name=_name))
 for _name in ("__neg__", "__pos__", "__abs__", "__invert__"):
-    _handler(_name)(lambda m, a, name=_name: _record(m, f"array.{name}", [a], {}))
+    _handler(_name)(lambda machine, a, name=_name: _record(machine, f"array.{name}", [a], {}))
 
 
 @_handler("__getitem__")
-def _get_item(m: Machine, a: Array, key: Any) -> Any:
-    key = m.deep_plain(key)
+def _get_item(machine: Machine, a: Array, key: Any) -> Any:
+    key = machine.deep_plain(key)
     parts = key if isinstance(key, tuple) else (key,)
-    if any(k is True or k is False for k in parts) or a._number:
+    if any(part is True or part is False for part in parts) or a._number:
         raise Break("numpy", "an array is indexed by a bool")
-    if any(type(k) is Array and k._tensor.dtype is torch.bool for k in parts):
+    if any(type(part) is Array and part._tensor.dtype is torch.bool for part in parts):
         raise Break("data_dependent_shape")
-    return _record(m, "array.__getitem__", [a, key], {})
+    return _record(machine, "array.__getitem__", [a, key], {})
 
 
 @_handler("__setitem__")
-def _set_item(m: Machine, a: Array, key: Any, value: Any) -> None:
-    key = m.deep_plain(key)
+def _set_item(machine: Machine, a: Array, key: Any, value: Any) -> None:
+    key = machine.deep_plain(key)
     _refuse_fixed(a, "assignment destination")
-    m.graph.writes_to(a._tensor)
-    _record(m, "array.__setitem__", [a, key, _operand(m, value)], {})
+    machine.graph.writes_to(a._tensor)
+    _record(machine, "array.__setitem__", [a, key, _operand(machine, value)], {})
 
 
 @_handler("__len__")
-def _length(m: Machine, a: Array) -> Any:
+def _length(machine: Machine, a: Array) -> Any:
     if a._tensor.dim() == 0:
         raise Raised(
             TypeError(
@@ -393,17 +406,17 @@ def _length(m: Machine, a: Array) -> Any:
 
 
 @_handler("__iter__")
-def _iterate(m: Machine, a: Array) -> Any:
+def _iterate(machine: Machine, a: Array) -> Any:
     if a._tensor.dim() == 0:
         raise Raised(
             TypeError(
                 f"'{array_class(a).__name__}' object is not iterable" if a._number else "iteration over a 0-d array"
             )
         )
-    return iter([_get_item(m, a, i) for i in range(int(a._tensor.shape[0]))])
+    return iter([_get_item(machine, a, i) for i in range(int(a._tensor.shape[0]))])
 
 
-def _refuse(m: Machine, a: Array, *args: Any, why: str, kind: str = "numpy") -> Any:
+def _refuse(machine: Machine, array: Array, *args: Any, why: str, kind: str = "numpy") -> Any:
     raise Break(kind, why)
 
 
@@ -441,51 +454,56 @@ def _methods() -> frozenset[str]:
     )
 
 
-def _imaginary(m: Machine, a: Array) -> Array:
+def _imaginary(machine: Machine, array: Array) -> Array:
     """`a.imag`: a view of complex numbers, zeros for others, which nobody may write to."""
-    if a._tensor.dtype.is_complex:
-        return _record(m, "imag", [a], {}, sys.modules["numpy"].imag)
-    t, order = a._tensor, tuple(reversed(range(a._tensor.dim())))
+    if array._tensor.dtype.is_complex:
+        return _record(machine, "imag", [array], {}, sys.modules["numpy"].imag)
+    t, order = array._tensor, tuple(reversed(range(array._tensor.dim())))
     columns = not t.is_contiguous() and t.permute(order).is_contiguous()
     zeros = tensor_calls.call_function(
-        m,
+        machine,
         torch.zeros_like,
-        [tensor_calls.call_method(m, t, "permute", [order], {}) if columns else t],
+        [tensor_calls.call_method(machine, t, "permute", [order], {}) if columns else t],
         {"memory_format": torch.contiguous_format},
     )
     return make_array(
-        tensor_calls.call_method(m, zeros, "permute", [order], {}) if columns else zeros, a._number, None, not a._number
+        tensor_calls.call_method(machine, zeros, "permute", [order], {}) if columns else zeros,
+        array._number,
+        None,
+        not array._number,
     )
 
 
 _PROPERTIES: dict[str, Callable] = {
-    "shape": lambda m, a: tuple(a._tensor.shape),
-    "ndim": lambda m, a: a._tensor.dim(),
-    "size": lambda m, a: a._tensor.numel(),
-    "itemsize": lambda m, a: a._tensor.element_size(),
-    "nbytes": lambda m, a: a._tensor.element_size() * a._tensor.numel(),
-    "strides": lambda m, a: tuple(s * a._tensor.element_size() for s in a._tensor.stride()),
-    "T": lambda m, a: (
-        _record(m, "array.transpose", [a], {}) if a._tensor.dim() != 1 else _record(m, "array.reshape", [a, -1], {})
+    "shape": lambda machine, a: tuple(a._tensor.shape),
+    "ndim": lambda machine, a: a._tensor.dim(),
+    "size": lambda machine, a: a._tensor.numel(),
+    "itemsize": lambda machine, a: a._tensor.element_size(),
+    "nbytes": lambda machine, a: a._tensor.element_size() * a._tensor.numel(),
+    "strides": lambda machine, a: tuple(s * a._tensor.element_size() for s in a._tensor.stride()),
+    "T": lambda machine, a: (
+        _record(machine, "array.transpose", [a], {})
+        if a._tensor.dim() != 1
+        else _record(machine, "array.reshape", [a, -1], {})
     ),
-    "real": lambda m, a: (
-        a if not a._tensor.dtype.is_complex else _record(m, "real", [a], {}, sys.modules["numpy"].real)
+    "real": lambda machine, a: (
+        a if not a._tensor.dtype.is_complex else _record(machine, "real", [a], {}, sys.modules["numpy"].real)
     ),
     "imag": _imaginary,
 }
 
 
 @_handler("__getattr__")
-def _attribute(m: Machine, a: Array, name: str) -> Any:
+def _attribute(machine: Machine, a: Array, name: str) -> Any:
     numpy = sys.modules["numpy"]
     if name == "dtype":
-        m.world.anchor(array_dtype(a))
+        machine.world.anchor(array_dtype(a))
         return array_dtype(a)
     found = _PROPERTIES.get(name)
     if found is not None:
-        return found(m, a)
+        return found(machine, a)
     if name == "tolist":
-        return m.getattr(a._tensor, name)
+        return machine.getattr(a._tensor, name)
     if name in _methods():
         return types.MethodType(_method(name), a)
     if hasattr(numpy.ndarray, name):
@@ -496,17 +514,20 @@ def _attribute(m: Machine, a: Array, name: str) -> Any:
 
 
 @_handler("__setattr__")
-def _set_attribute(m: Machine, a: Array, name: str, value: Any) -> None:
+def _set_attribute(machine: Machine, a: Array, name: str, value: Any) -> None:
     raise Break("numpy", f"{name} of an array is set")
 
 
 @functools.cache
 def _method(name: str) -> types.FunctionType:
-    def run(m: Machine, a: Array, *args: Any, **kwargs: Any) -> Any:
+    def run(machine: Machine, array: Array, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("out") is not None:
             raise Break("numpy", f"the method {name} of an array is given a place for its result")
         return _record(
-            m, f"array.{name}", [a, *(m.deep_plain(v) for v in args)], {k: m.deep_plain(v) for k, v in kwargs.items()}
+            machine,
+            f"array.{name}",
+            [array, *(machine.deep_plain(arg) for arg in args)],
+            {k: machine.deep_plain(value) for k, value in kwargs.items()},
         )
 
     def method(*args: Any, **kwargs: Any) -> Any:

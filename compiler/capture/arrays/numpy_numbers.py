@@ -25,16 +25,16 @@ _NAMES = tuple(
 )
 
 
-def _computed(m: Machine, *args: Any, fn: Any, **kwargs: Any) -> Any:
+def _computed(machine: Machine, *args: Any, fn: Any, **kwargs: Any) -> Any:
     import numpy
 
-    if any(type(a) is Array or isinstance(a, TraceTensor) or isinstance(a, (list, tuple)) for a in args):
-        return call_numpy(m, fn, list(args), kwargs)
-    if kwargs or not all(type(a) in (int, float, bool) or isinstance(a, numpy.generic) for a in args):
+    if any(type(arg) is Array or isinstance(arg, TraceTensor) or isinstance(arg, (list, tuple)) for arg in args):
+        return call_numpy(machine, fn, list(args), kwargs)
+    if kwargs or not all(type(arg) in (int, float, bool) or isinstance(arg, numpy.generic) for arg in args):
         raise Break("numpy", f"the native function numpy.{fn.__name__} is called")
-    value = m.native(fn, *args)
-    if not m.is_atom(value):
-        m.world.anchor(value)  # a number of numpy's, fixed by its arguments
+    value = machine.native(fn, *args)
+    if not machine.is_atom(value):
+        machine.world.anchor(value)  # a number of numpy's, fixed by its arguments
     return value
 
 

@@ -36,19 +36,24 @@ def try_beside(env: ShapeEnv, fn: Any, call: Any, args: list, kwargs: dict, give
 
     for fill in ("random", "ones"):
         made: dict[int, Any] = {}
-        ours = [_sample(env, a, made, fill) for a in args], {k: _sample(env, v, made, fill) for k, v in kwargs.items()}
+        ours = (
+            [_sample(env, arg, made, fill) for arg in args],
+            {name: _sample(env, value, made, fill) for name, value in kwargs.items()},
+        )
         arrays = list(made.values())
         theirs = {
-            i: (
-                torch.from_numpy(numpy.array(a)).as_strided(a.shape, [s // a.itemsize for s in a.strides])
-                if a.flags.c_contiguous
-                else torch.from_numpy(a.copy(order="K"))
+            key: (
+                torch.from_numpy(numpy.array(value)).as_strided(
+                    value.shape, [stride // value.itemsize for stride in value.strides]
+                )
+                if value.flags.c_contiguous
+                else torch.from_numpy(value.copy(order="K"))
             )
-            for i, a in made.items()
+            for key, value in made.items()
         }
         translated = (
-            [_with(env, a, g, theirs) for a, g in zip(args, given)],
-            {k: _with(env, v, named[k], theirs) for k, v in kwargs.items()},
+            [_with(env, arg, g, theirs) for arg, g in zip(args, given)],
+            {name: _with(env, value, named[name], theirs) for name, value in kwargs.items()},
         )
         try:
             with numpy.errstate(all="ignore"):
@@ -68,22 +73,22 @@ def try_beside(env: ShapeEnv, fn: Any, call: Any, args: list, kwargs: dict, give
 def _sample(env: ShapeEnv, value: Any, made: dict[int, Any], fill: str) -> Any:
     import numpy
 
-    t = type(value)
-    if t is Array:
+    cls = type(value)
+    if cls is Array:
         if id(value) not in made:
             made[id(value)] = _elements(env, value, fill)
         return made[id(value)][()] if value._number else made[id(value)]
-    if t in (list, tuple):
-        return t(_sample(env, v, made, fill) for v in value)
-    if t is slice:
+    if cls in (list, tuple):
+        return cls(_sample(env, item, made, fill) for item in value)
+    if cls is slice:
         return slice(*(_sample(env, v, made, fill) for v in (value.start, value.stop, value.step)))
     return (
         _hint(env, value)
-        if t is torch.SymInt
+        if cls is torch.SymInt
         else float(value)
-        if t is torch.SymFloat
+        if cls is torch.SymFloat
         else value
-        if t is not numpy.ndarray
+        if cls is not numpy.ndarray
         else value.copy()
     )
 
@@ -98,7 +103,7 @@ def _elements(env: ShapeEnv, value: Array, fill: str) -> Any:
     import numpy
 
     tensor, dtype = value._tensor, array_dtype(value)
-    shape = [_hint(env, n) for n in tensor.shape]
+    shape = [_hint(env, size) for size in tensor.shape]
     if fill == "ones":
         flat = numpy.ones(shape, dtype)
     else:
@@ -117,7 +122,7 @@ def _with(env: ShapeEnv, value: Any, given: Any, theirs: dict[int, torch.Tensor]
     if type(value) is Array:
         return theirs[id(value)]
     if type(value) in (list, tuple):
-        return type(value)(_with(env, v, g, theirs) for v, g in zip(value, given))
+        return type(value)(_with(env, item, g, theirs) for item, g in zip(value, given))
     if type(value) is slice:
         return slice(*(_with(env, getattr(value, n), getattr(given, n), theirs) for n in ("start", "stop", "step")))
     if isinstance(given, torch.Tensor):  # a number of numpy's
@@ -153,8 +158,10 @@ def _read(value: Any, arrays: list) -> Sample:
     import numpy
 
     if isinstance(value, numpy.ndarray):
-        shares = any(numpy.shares_memory(value, a) for a in arrays)
+        shares = any(numpy.shares_memory(value, array) for array in arrays)
         return Sample(False, shares, value.flags.c_contiguous, value.flags.writeable)
     if isinstance(value, (list, tuple)):
-        return Sample(kind=tuple if isinstance(value, tuple) else list, parts=tuple([_read(v, arrays) for v in value]))
+        return Sample(
+            kind=tuple if isinstance(value, tuple) else list, parts=tuple([_read(item, arrays) for item in value])
+        )
     return Sample(number=True)

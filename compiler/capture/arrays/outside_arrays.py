@@ -23,9 +23,9 @@ _KINDS = "biufc"  # of numbers that are numbers of Python's, too
 _WIDEST = 8  # bytes of a real number whose item() is one of Python's: beyond it numpy gives its own
 
 
-def load_array(m: Machine, real: Any, source: S.Source, why: str) -> Any:
+def load_array(machine: Machine, real: Any, source: S.Source, why: str) -> Any:
     """The Array of an ndarray from outside, or None where a tensor cannot stand for it."""
-    world, numpy = m.world, sys.modules["numpy"]
+    world, numpy = machine.world, sys.modules["numpy"]
     if (
         type(real) is not numpy.ndarray
         or not real.flags.aligned
@@ -68,12 +68,12 @@ def load_array(m: Machine, real: Any, source: S.Source, why: str) -> Any:
     )
     spec = TensorSpec(torch.Tensor, tensor.dtype, tensor.device, False, shape_, stride)
     world.register(real, source)
-    _add_input(m, tensor, trace, inner, spec)
+    _add_input(machine, tensor, trace, inner, spec)
     made = world.arrays[id(real)] = world.register(make_array(trace, False, source), source)
     return made
 
 
-def load_number(m: Machine, real: Any, source: S.Source, why: str) -> Any:
+def load_number(machine: Machine, real: Any, source: S.Source, why: str) -> Any:
     """The stack value of a number of numpy's from outside: itself, relied on by type and value as Python's numbers are;
     an Array where it varies. None for what is no such number.
     """
@@ -82,31 +82,31 @@ def load_number(m: Machine, real: Any, source: S.Source, why: str) -> Any:
         return None
     if real.dtype.kind not in _KINDS or real.itemsize > _WIDEST * (2 if real.dtype.kind == "c" else 1):
         return None
-    world = m.world
+    world = machine.world
     world.guard(source, "TYPE", type(real), why)
     number = world.load(real.item(), S.number(source), why)
     if isinstance(number, (torch.SymInt, torch.SymFloat)):
-        return _varying(m, real, source)
+        return _varying(machine, real, source)
     return world.register(real, source)
 
 
-def _varying(m: Machine, real: Any, source: S.Source) -> Any:
+def _varying(machine: Machine, real: Any, source: S.Source) -> Any:
     tensor = S.tensor_of_number(real)
     inner = S.array(source, number=True)
     trace = trace_tensor_like(tensor, None, {})
     spec = TensorSpec(torch.Tensor, tensor.dtype, tensor.device, False, (), ())
-    _add_input(m, tensor, trace, inner, spec)
-    return m.world.register(make_array(trace, True, source), source)
+    _add_input(machine, tensor, trace, inner, spec)
+    return machine.world.register(make_array(trace, True, source), source)
 
 
-def _add_input(m: Machine, tensor: torch.Tensor, trace: TraceTensor, source: S.Source, spec: TensorSpec) -> None:
+def _add_input(machine: Machine, tensor: torch.Tensor, trace: TraceTensor, source: S.Source, spec: TensorSpec) -> None:
     """The tensor that an array is to the graph, as its input."""
-    m.world.register(tensor, source)
-    m.world.tensors[id(tensor)] = trace
-    m.world.reals[id(trace)] = tensor
-    m.graph.add_input(tensor, trace, source, spec, False)
+    machine.world.register(tensor, source)
+    machine.world.tensors[id(tensor)] = trace
+    machine.world.reals[id(trace)] = tensor
+    machine.graph.add_input(tensor, trace, source, spec, False)
 
 
-def varying_number(m: Machine, value: Any) -> Any:
+def varying_number(machine: Machine, value: Any) -> Any:
     """What torch takes a number of numpy's for that came from outside and varies: a number of Python's that varies."""
-    return m.world.loaded[S.number(value._source)] if value._number and value._source is not None else value
+    return machine.world.loaded[S.number(value._source)] if value._number and value._source is not None else value

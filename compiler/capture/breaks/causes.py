@@ -631,7 +631,7 @@ def _calls(place: fixes.Place | None, line: str, reason: str) -> tuple[str, str]
 def make_graph_break(signal: Break, positions: list[Position]) -> GraphBreak:
     """The GraphBreak for a signal. `positions` lists the interpreted frames, outermost first; the break is shown at the
     innermost line that is the user's own."""
-    shown: Any = next((p for p in reversed(positions) if not p.library), positions[0])
+    shown: Any = next((position for position in reversed(positions) if not position.library), positions[0])
     line = source_line(shown.file, shown.line).strip()
     place = fixes.find(shown)
     code, name = _calls(place, line, signal.reason)
@@ -665,7 +665,7 @@ def make_graph_break(signal: Break, positions: list[Position]) -> GraphBreak:
         end_col=end_col,
         code=line,
         function=shown.function,
-        call_chain=[(p.function, p.file, p.line) for p in positions],
+        call_chain=[(position.function, position.file, position.line) for position in positions],
         remedy=remedy,
         fix=suggestion[1] if suggestion is not None else None,
     )

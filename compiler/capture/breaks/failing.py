@@ -67,8 +67,8 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Arguments that a call changes."""
     name, schema = _name(node), _schema(node)
     if schema is not None:
-        given = {a.name: x for a, x in zip(schema.arguments, node.args)} | node.kwargs
-        return [n for a in schema.arguments if a.is_write and a.name in given for n in _nodes(given[a.name])]
+        given = {arg.name: x for arg, x in zip(schema.arguments, node.args)} | node.kwargs
+        return [n for arg in schema.arguments if arg.is_write and arg.name in given for n in _nodes(given[arg.name])]
     found = []
     if (
         name.endswith("_")
@@ -117,13 +117,13 @@ def keeping(graph: CapturedGraph) -> Keeping:
     fail.
     """
     nodes = list(graph.graph_module.graph.nodes)
-    calls = [n for n in nodes if n.op in ("call_function", "call_method")]
+    calls = [node for node in nodes if node.op in ("call_function", "call_method")]
     storages: dict[int, int] = {}
-    for i, (n, example) in enumerate(zip((n for n in nodes if n.op == "placeholder"), graph.example_inputs)):
+    for i, (n, example) in enumerate(zip((node for node in nodes if node.op == "placeholder"), graph.example_inputs)):
         value = n.meta.get("val")
         if isinstance(example, torch.Tensor) and hasattr(value, "tt_storage"):
             storages.setdefault(id(value.tt_storage), i)
-    last = max((k for k, n in enumerate(calls) if _fails_for_values(n)), default=-1)
+    last = max((k for k, call in enumerate(calls) if _fails_for_values(call)), default=-1)
     early, written = set(), set()
     for k, n in enumerate(calls):
         for w in _written(n):
@@ -134,12 +134,12 @@ def keeping(graph: CapturedGraph) -> Keeping:
                     early.add(at)
     if sum(graph.example_inputs[i].nbytes for i in early) > KEEP_BYTES:
         early = set()
-    random = any(word in _name(n) for n in calls[: last + 1] for word in _RANDOM)
+    random = any(word in _name(call) for call in calls[: last + 1] for word in _RANDOM)
     return Keeping(sorted(early), sorted(written - early), random)
 
 
-def _version(t: torch.Tensor) -> int | None:
-    return None if t.is_inference() else t._version
+def _version(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
 
 
 def keep(copied: Sequence[torch.Tensor], watched: Sequence[torch.Tensor], random: bool) -> tuple:
@@ -164,7 +164,9 @@ def give_back(error: Exception, kept: tuple) -> None:
 def changes_modes(graph: CapturedGraph) -> str | None:
     """Modes that the graph's own calls switch, and that one that fails in between leaves as they are not the caller's:
     "grad", "all" (autocast, kernels of attention), or None."""
-    setters = {n.target for n in graph.graph_module.graph.nodes if n.op == "call_function" and n.meta.get("state")}
+    setters = {
+        node.target for node in graph.graph_module.graph.nodes if node.op == "call_function" and node.meta.get("state")
+    }
     return None if not setters else "grad" if setters == {torch._C._set_grad_enabled} else "all"
 
 

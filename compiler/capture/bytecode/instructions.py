@@ -156,15 +156,15 @@ class Bytecode:
 
     @property
     def varnames(self) -> tuple[str, ...]:
-        return tuple(s.name for s in self.slots if s.local)
+        return tuple(slot.name for slot in self.slots if slot.local)
 
     @property
     def cellvars(self) -> tuple[str, ...]:
-        return tuple(s.name for s in self.slots if s.cell)
+        return tuple(slot.name for slot in self.slots if slot.cell)
 
     @property
     def freevars(self) -> tuple[str, ...]:
-        return tuple(s.name for s in self.slots if s.free)
+        return tuple(slot.name for slot in self.slots if slot.free)
 
     @property
     def is_generator(self) -> bool:
@@ -192,7 +192,7 @@ class Bytecode:
         """Readable listing."""
         targets = {id(ins.target) for ins in self.instructions if ins.target is not None}
         targets |= {id(ins.handler.target) for ins in self.instructions if ins.handler is not None}
-        lines = [f"{self.qualname} ({self.filename}:{self.firstlineno}) slots {[s.name for s in self.slots]}"]
+        lines = [f"{self.qualname} ({self.filename}:{self.firstlineno}) slots {[slot.name for slot in self.slots]}"]
         for ins in self.instructions:
             lines.append(f"{ins.starts_line or '':>6} {'>>' if id(ins) in targets else '  '} {ins!r}")
         return "\n".join(lines)
@@ -249,7 +249,9 @@ def _decode(code: CodeType) -> Bytecode:
     raws = read_raw(code)
     positions = [Position(p[0], p[1], p[2], p[3]) for p in code.co_positions()]
     instructions: list[Instruction] = []
-    for start, where, fields in DIALECT.lift(raws, code, [s.name for s in slots], [s.cell or s.free for s in slots]):
+    for start, where, fields in DIALECT.lift(
+        raws, code, [slot.name for slot in slots], [slot.cell or slot.free for slot in slots]
+    ):
         instructions.append(Instruction(offset=start, positions=positions[where // 2], **fields))
     starts = [ins.offset for ins in instructions]
     handlers: list[tuple[int, int, Handler]] = []

@@ -168,8 +168,8 @@ def _repeats_test(header: int, members: set[int], instructions: list[Instruction
         test.is_conditional
         and test.line is not None
         and any(
-            i != index and instructions[i].is_conditional and instructions[i].positions == test.positions
-            for i in members
+            member != index and instructions[member].is_conditional and instructions[member].positions == test.positions
+            for member in members
         )
     )
 

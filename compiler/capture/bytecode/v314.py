@@ -33,12 +33,12 @@ _WITH = {"BEFORE_WITH": ("__exit__", "__enter__"), "BEFORE_ASYNC_WITH": ("__aexi
 
 def with_methods(manager: Any) -> tuple[Any, Any]:
     """(__enter__, __exit__), bound, as a with statement looks them up. Raises its TypeError."""
-    t = type(manager)
-    found = [next((vars(c)[name] for c in t.__mro__ if name in vars(c)), None) for name in ("__enter__", "__exit__")]
+    cls = type(manager)
+    found = [next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None) for name in ("__enter__", "__exit__")]
     if None in found:
         with manager:  # refused before anything of it runs
             pass
-    enter, leave = (f.__get__(manager, t) if hasattr(type(f), "__get__") else f for f in found)
+    enter, leave = (f.__get__(manager, cls) if hasattr(type(f), "__get__") else f for f in found)
     return enter, leave
 
 

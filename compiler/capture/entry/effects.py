@@ -66,10 +66,10 @@ class EffectLog:
         self._seen: set[tuple] = set()  # targets whose earlier write a call may have looked at
 
     def __bool__(self) -> bool:
-        return any(e is not None for e in self.entries)
+        return any(entry is not None for entry in self.entries)
 
     def __iter__(self) -> Any:
-        return (e for e in self.entries if e is not None and not self._changes_nothing(e))
+        return (entry for entry in self.entries if entry is not None and not self._changes_nothing(entry))
 
     def _changes_nothing(self, effect: Effect) -> bool:
         """A plain attribute set back to the constant that guards say it had at first."""

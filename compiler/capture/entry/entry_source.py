@@ -40,9 +40,9 @@ __all__ = ["EntryWriter"]
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
-def _own_setattr(t: type) -> bool:
+def _own_setattr(cls: type) -> bool:
     """Whether the class sets attributes by a Python function of its own."""
-    setter = t.__setattr__
+    setter = cls.__setattr__
     return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
 
 
@@ -86,7 +86,9 @@ class EntryWriter:
         self.returns = False  # whether nothing of the frame is left after this
         self.gone_through: list[tuple[list, Unrebuildable]] = []
         for fn, args, kwargs, value in machine.cached:
-            given = [self._given(v) for v in (fn, value, *args)] + [f"{k}={self._given(v)}" for k, v in kwargs.items()]
+            given = [self._given(v) for v in (fn, value, *args)] + [
+                f"{name}={self._given(v)}" for name, v in kwargs.items()
+            ]
             self.computed.append(f"{self.constant(asked_again)}({', '.join(given)})")
         for source in machine.world.draws:  # each once, in order, whether or not it is used
             self.load(source)
@@ -185,10 +187,10 @@ class EntryWriter:
     # --- values
     def value(self, v: Any) -> str:
         """An expression for a stack value. Raises Unrebuildable."""
-        t = type(v)
-        if t in ATOMS:
+        cls = type(v)
+        if cls in ATOMS:
             return self._atom(v)
-        if t is TraceTensor:
+        if cls is TraceTensor:
             return self._tensor(v)
         if isinstance(v, _SYMBOLIC):
             return self._symbolic(v)
@@ -202,7 +204,7 @@ class EntryWriter:
         if real is not None:  # an iterator over an outside container goes on over that container
             return self.value(real)
         if id(v) in self.making:
-            raise Unrebuildable(v, f"a {t.__name__} that contains itself")
+            raise Unrebuildable(v, f"a {cls.__name__} that contains itself")
         self.making.add(id(v))
         try:
             text = make(self, v)
@@ -270,8 +272,10 @@ class EntryWriter:
         """Whether a result lies in an input's memory and is no view of it to autograd: graphs give views of inputs. (A
         view of one that requires grad requires it, too, under no_grad as well.)"""
         return any(
-            type(t) is TraceTensor and t.tt_storage is v.tt_storage and (t.requires_grad or not v._is_view())
-            for t in self.machine.world.tensors.values()
+            type(tensor) is TraceTensor
+            and tensor.tt_storage is v.tt_storage
+            and (tensor.requires_grad or not v._is_view())
+            for tensor in self.machine.world.tensors.values()
         )
 
     def _output(self, v: Any) -> str:
@@ -332,21 +336,21 @@ class EntryWriter:
     def stack_value(self, v: Any) -> str:
         """As `value`, for the operand stack at a break: there a bound native method is only going to be called, and
         guards of the resume function can look into a MethodType."""
-        t = type(v)
+        cls = type(v)
         source = self.machine.world.sources.get(id(v))
         fixed = (
             source is not None and source.root.kind == "const"
         )  # random.random: a method of an object that nothing else names
-        if source is not None and t in BOUND_NATIVE and self.machine.world.source_of(v.__self__) is None:
+        if source is not None and cls in BOUND_NATIVE and self.machine.world.source_of(v.__self__) is None:
             return self.load(source)  # its owner is another at the next call
-        if t in BOUND_NATIVE and not fixed and has_owner(v) and type(v.__self__) is not TraceTensor:
+        if cls in BOUND_NATIVE and not fixed and has_owner(v) and type(v.__self__) is not TraceTensor:
             descriptor = getattr(type(v.__self__), v.__name__, None)
             if type(descriptor) in (types.MethodDescriptorType, types.WrapperDescriptorType):
                 return f"{self.constant(types.MethodType)}({self.constant(descriptor)}, {self.value(v.__self__)})"
         return self.value(v)
 
     def sequence(self, items: Any) -> str:
-        return ", ".join(self.value(v) for v in items)
+        return ", ".join(self.value(item) for item in items)
 
     def result(self, value: Any) -> None:
         """The last line: what the function returns."""
@@ -418,7 +422,7 @@ class EntryWriter:
             f" {self.globals_of(scope)})"
             for position, scope in e.places
         ]
-        return f"{frames[0]}({''.join(f + ', ' for f in frames[1:])}" if frames else ""
+        return f"{frames[0]}({''.join(frame + ', ' for frame in frames[1:])}" if frames else ""
 
     def globals_of(self, scope: GlobalScope) -> str:
         return "__fn.__globals__" if scope.root else self.constant(scope.namespace, "globals")
@@ -427,9 +431,9 @@ class EntryWriter:
         return base.__name__ if base.__module__ == "builtins" else self.constant(base)
 
     def _arguments(self, e: Effect) -> str:
-        named = [f"{k}={self.value(v)}" for k, v in e.kwargs.items() if is_plain_name(k)]
-        odd = ", ".join(f"{k!r}: {self.value(v)}" for k, v in e.kwargs.items() if not is_plain_name(k))
-        return ", ".join([self.value(a) for a in e.args] + named + ([f"**{{{odd}}}"] if odd else []))
+        named = [f"{name}={self.value(v)}" for name, v in e.kwargs.items() if is_plain_name(name)]
+        odd = ", ".join(f"{name!r}: {self.value(v)}" for name, v in e.kwargs.items() if not is_plain_name(name))
+        return ", ".join([self.value(arg) for arg in e.args] + named + ([f"**{{{odd}}}"] if odd else []))
 
     # --- the whole
     def text(
@@ -442,8 +446,10 @@ class EntryWriter:
     ) -> str:
         """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order; `keeping` what
         failing.keeping gave, `modes` what failing.changes_modes gave."""
-        arguments = [self.load(s) for s in graph_inputs if s is not None] if has_graph else []
-        lines = [f"def entry(__fn{''.join(', ' + p for p in self.params)}):"]
+        arguments = (
+            [self.load(graph_input) for graph_input in graph_inputs if graph_input is not None] if has_graph else []
+        )
+        lines = [f"def entry(__fn{''.join(', ' + param for param in self.params)}):"]
         draws = self.machine.world.draws
         if draws:
             lines.append(f"    __generators = {self.constant(generator_states)}()")
@@ -454,7 +460,8 @@ class EntryWriter:
         assign = f"{outs}{',' if len(self.outputs) == 1 else ''} = " if self.outputs else ""
         if keeping:
             copied, watched = (
-                "".join(arguments[i] + ", " for i in positions) for positions in (keeping.copied, keeping.watched)
+                "".join(arguments[position] + ", " for position in positions)
+                for positions in (keeping.copied, keeping.watched)
             )
             lines.append(f"    __kept = __keep(({copied}), ({watched}), {keeping.random})")
         back = f"        {'__set_grad_enabled(__modes)' if modes == 'grad' else '__modes.restore()'}"
@@ -475,5 +482,5 @@ class EntryWriter:
             lines.append("    __give_back(__error[0], __kept)")
         if draws:
             lines.append(f"    {self.constant(restore_generators)}(__generators)")
-        lines.append(f"    return __failed(__error.pop(), __fn, ({''.join(p + ', ' for p in self.params)}))")
+        lines.append(f"    return __failed(__error.pop(), __fn, ({''.join(param + ', ' for param in self.params)}))")
         return "\n".join(lines) + "\n"

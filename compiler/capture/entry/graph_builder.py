@@ -60,9 +60,14 @@ def as_trace(result: Any) -> Any:
     return result
 
 
-def real_meta(t: torch.Tensor, device: Any = None) -> TensorMeta:
+def real_meta(tensor: torch.Tensor, device: Any = None) -> TensorMeta:
     return TensorMeta(
-        tuple(t.shape), tuple(t.stride()), t.dtype, device or t.device, t.storage_offset(), t.requires_grad
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.dtype,
+        device or tensor.device,
+        tensor.storage_offset(),
+        tensor.requires_grad,
     )
 
 
@@ -208,15 +213,15 @@ class GraphBuilder:
     # --- calls
     def arg(self, value: Any) -> Any:
         """A value as an argument of a node."""
-        t = type(value)
-        if t in _AS_THEY_ARE:
+        cls = type(value)
+        if cls in _AS_THEY_ARE:
             return value
         if isinstance(value, TraceTensor):
             node = self.find(id(value))
             if node is None:
                 raise Break("unsupported", "a tensor was made in a way that capture did not see")
             return node
-        if t is torch.SymInt:
+        if cls is torch.SymInt:
             expr = self.machine.env.to_expr(value)
             if not self.machine.env.fits(expr):
                 raise Break("unsupported", "an integer of more than 64 bits is given to a torch function")
@@ -227,16 +232,16 @@ class GraphBuilder:
         world = self.machine.world
         if isinstance(value, torch.Tensor):
             return self.arg(world.load_tensor(value, world.anchor(value)))
-        if t is tuple or t is list or isinstance(value, torch.Size):
+        if cls is tuple or cls is list or isinstance(value, torch.Size):
             value = self.machine.plain(value)
-            items = [self.arg(v) for v in value]
+            items = [self.arg(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
-        if t is dict:
-            return {k: self.arg(v) for k, v in self.machine.plain(value).items()}
-        if t is slice:
+        if cls is dict:
+            return {key: self.arg(v) for key, v in self.machine.plain(value).items()}
+        if cls is slice:
             return slice(self.arg(value.start), self.arg(value.stop), self.arg(value.step))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return tuple(self.arg(v) for v in value)
+            return tuple(self.arg(item) for item in value)
         if isinstance(value, (int, float, str)):  # enum members, numpy's float64 and the like
             return (
                 next(base(value) for base in (int, float, str) if isinstance(value, base))
@@ -245,9 +250,9 @@ class GraphBuilder:
             )
         if isinstance(value, (torch.SymBool, torch.SymFloat)):  # a node takes numbers and sizes: fixed, with a guard
             return bool(value) if isinstance(value, torch.SymBool) else float(value)
-        if t is type and value in PYTHON_DTYPES:
+        if cls is type and value in PYTHON_DTYPES:
             return PYTHON_DTYPES[value]
-        raise Break("unknown_object", f"a torch function is given an object of type {t.__name__}")
+        raise Break("unknown_object", f"a torch function is given an object of type {cls.__name__}")
 
     def record(self, kind: str, target: Callable | str, args: tuple, kwargs: dict, result: Any) -> Any:
         """Add a call whose result on TraceTensors is `result` (a tensor, or a tuple or list that holds some)."""
@@ -263,7 +268,7 @@ class GraphBuilder:
         if kind == "call_function":
             target = function_target(self.machine, target)
         node = self.graph.create_node(
-            kind, target, tuple(self.arg(a) for a in args), {k: self.arg(v) for k, v in kwargs.items()}
+            kind, target, tuple(self.arg(a) for a in args), {name: self.arg(value) for name, value in kwargs.items()}
         )
         return self.made(node, result)
 
@@ -321,7 +326,7 @@ class GraphBuilder:
     # --- the end
     def finish(self, outputs: list[Any], name: str) -> CapturedGraph | None:
         """Close the graph over the TraceTensors (or SymInts) that the entry needs; None where nothing was computed."""
-        out_nodes = [self.arg(o) for o in outputs]
+        out_nodes = [self.arg(output) for output in outputs]
         if not self.calls:
             return None
         self._balance_regions()
@@ -333,7 +338,7 @@ class GraphBuilder:
     def _balance_regions(self) -> None:
         """What a graph enters and does not leave, the entry counts (a break lies inside of an autocast region): run by
         other backends, call by call, the graph would count it, too."""
-        targets = [n.target for n in self.graph.nodes if n.meta.get("state")]
+        targets = [node.target for node in self.graph.nodes if node.meta.get("state")]
         entered = targets.count(torch.autocast_increment_nesting) - targets.count(torch.autocast_decrement_nesting)
         for _ in range(max(entered, -entered)):
             self.record_state(torch.autocast_decrement_nesting if entered > 0 else torch.autocast_increment_nesting, ())
@@ -350,7 +355,7 @@ class GraphBuilder:
         unused = {n.name for n in self.graph.find_nodes(op="placeholder") if not n.users}
         for node in [n for n in self.graph.nodes if n.name in unused]:
             self.graph.erase_node(node)
-        kept = [(i, e) for i, e in zip(self.inputs, self.examples) if i.name not in unused]
+        kept = [(i, example) for i, example in zip(self.inputs, self.examples) if i.name not in unused]
         self.inputs, self.examples = [i for i, _ in kept], [e for _, e in kept]
 
 
@@ -359,7 +364,9 @@ def _of_tuple(node: Any) -> bool:
 
 
 def _holds_tensor(value: Any) -> bool:
-    return isinstance(value, TraceTensor) or (isinstance(value, (tuple, list)) and any(_holds_tensor(v) for v in value))
+    return isinstance(value, TraceTensor) or (
+        isinstance(value, (tuple, list)) and any(_holds_tensor(item) for item in value)
+    )
 
 
 _EXPR_FUNCTIONS: dict[str, Callable] = {

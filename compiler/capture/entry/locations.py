@@ -32,7 +32,8 @@ def _library_roots() -> tuple[str, ...]:
     roots.add(os.path.dirname(torch.__file__))
     roots.add(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))  # the compiler's own
     return tuple(
-        sorted(os.path.join(os.path.realpath(r), "") for r in roots) + sorted(os.path.join(r, "") for r in roots)
+        sorted(os.path.join(os.path.realpath(root), "") for root in roots)
+        + sorted(os.path.join(root, "") for root in roots)
     )
 
 

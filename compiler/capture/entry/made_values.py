@@ -108,140 +108,147 @@ _NEVER_CHANGED = (
 )
 
 
-def make(w: EntryWriter, v: Any) -> str:
+def make(writer: EntryWriter, v: Any) -> str:
     """An expression for a value that has no name in the entry yet, after the lines that it needs."""
     of_type = _OF_TYPE.get(type(v))
     if of_type is not None:
-        return of_type(w, v)
+        return of_type(writer, v)
     for fits, do in _OF_KIND:
-        if fits(w, v):
-            return do(w, v)
-    return _instance(w, v)
+        if fits(writer, v):
+            return do(writer, v)
+    return _instance(writer, v)
 
 
-def _constant(w: EntryWriter, v: Any) -> str:
+def _constant(writer: EntryWriter, v: Any) -> str:
     """The object itself, which lives on with the entry."""
-    w.kept.append(v)
-    return w.constant(v)
+    writer.kept.append(v)
+    return writer.constant(v)
 
 
-def _class(w: EntryWriter, t: type) -> str:
-    if id(t) in w.machine.world.made:
-        raise Unrebuildable(t, f"an instance of the class {t.__name__}, defined inside")
-    return w.constant(t)
+def _class(writer: EntryWriter, cls: type) -> str:
+    if id(cls) in writer.machine.world.made:
+        raise Unrebuildable(cls, f"an instance of the class {cls.__name__}, defined inside")
+    return writer.constant(cls)
 
 
 # --- tensors, arrays and texts
-def _outside_iterator(w: EntryWriter, v: OutsideIterator) -> str:
-    return w.value(v.real)
+def _outside_iterator(writer: EntryWriter, v: OutsideIterator) -> str:
+    return writer.value(v.real)
 
 
-def _late_text(w: EntryWriter, v: LateText) -> str:
-    return w.assign(v, " + ".join(map(w.text_part, v.parts)) or "''")
+def _late_text(writer: EntryWriter, v: LateText) -> str:
+    return writer.assign(v, " + ".join(map(writer.text_part, v.parts)) or "''")
 
 
-def _array(w: EntryWriter, v: Array) -> str:
-    if v._source is not None:
-        return w.load(v._source)
-    name = w.assign(v, f"{w.value(v._tensor)}.numpy(){'[()]' if v._number else ''}")
-    if v._fixed:
-        w.line(f"{name}.setflags(write=False)")
+def _array(writer: EntryWriter, array: Array) -> str:
+    if array._source is not None:
+        return writer.load(array._source)
+    name = writer.assign(array, f"{writer.value(array._tensor)}.numpy(){'[()]' if array._number else ''}")
+    if array._fixed:
+        writer.line(f"{name}.setflags(write=False)")
     return name
 
 
-def _subclassed(w: EntryWriter, v: Subclassed) -> str:
-    if v.nested is not None:
-        return write_jagged(w, v)
-    if is_of_wrapper(v):
-        return write_wrapper(w, v)
-    name = w.assign(v, f"{w.constant(torch.Tensor.as_subclass)}({w.value(v.plain)}, {_class(w, v.tensor_class)})")
-    for key, x in v.__dict__.items():
-        w.line(f"{name}.__dict__[{key!r}] = {w.value(x)}")
+def _subclassed(writer: EntryWriter, subclassed: Subclassed) -> str:
+    if subclassed.nested is not None:
+        return write_jagged(writer, subclassed)
+    if is_of_wrapper(subclassed):
+        return write_wrapper(writer, subclassed)
+    as_subclass, tensor_class = writer.constant(torch.Tensor.as_subclass), _class(writer, subclassed.tensor_class)
+    name = writer.assign(subclassed, f"{as_subclass}({writer.value(subclassed.plain)}, {tensor_class})")
+    for key, value in subclassed.__dict__.items():
+        writer.line(f"{name}.__dict__[{key!r}] = {writer.value(value)}")
     return name
 
 
 # --- builtin containers
-def _tuple(w: EntryWriter, v: tuple) -> str:
-    return w.assign(v, f"({w.sequence(v)}{',' if len(v) == 1 else ''})") if len(v) else "()"
+def _tuple(writer: EntryWriter, v: tuple) -> str:
+    return writer.assign(v, f"({writer.sequence(v)}{',' if len(v) == 1 else ''})") if len(v) else "()"
 
 
-def _list(w: EntryWriter, v: list) -> str:
-    return w.assign(v, f"[{w.sequence(v)}]")
+def _list(writer: EntryWriter, v: list) -> str:
+    return writer.assign(v, f"[{writer.sequence(v)}]")
 
 
-def _dict(w: EntryWriter, v: dict) -> str:
-    return w.assign(v, "{" + ", ".join(f"{w.value(k)}: {w.value(x)}" for k, x in v.items()) + "}")
+def _dict(writer: EntryWriter, v: dict) -> str:
+    return writer.assign(
+        v, "{" + ", ".join(f"{writer.value(key)}: {writer.value(value)}" for key, value in v.items()) + "}"
+    )
 
 
-def _set(w: EntryWriter, v: set) -> str:
-    return w.assign(v, "{" + w.sequence(v) + "}" if v else "set()")
+def _set(writer: EntryWriter, v: set) -> str:
+    return writer.assign(v, "{" + writer.sequence(v) + "}" if v else "set()")
 
 
-def _bytearray(w: EntryWriter, v: bytearray) -> str:
-    return w.assign(v, f"bytearray({bytes(v)!r})")
+def _bytearray(writer: EntryWriter, v: bytearray) -> str:
+    return writer.assign(v, f"bytearray({bytes(v)!r})")
 
 
-def _frozenset(w: EntryWriter, v: frozenset) -> str:
-    return w.assign(v, f"frozenset([{w.sequence(v)}])")
+def _frozenset(writer: EntryWriter, v: frozenset) -> str:
+    return writer.assign(v, f"frozenset([{writer.sequence(v)}])")
 
 
-def _slice(w: EntryWriter, v: slice) -> str:
-    return w.assign(v, f"slice({w.value(v.start)}, {w.value(v.stop)}, {w.value(v.step)})")
+def _slice(writer: EntryWriter, v: slice) -> str:
+    return writer.assign(v, f"slice({writer.value(v.start)}, {writer.value(v.stop)}, {writer.value(v.step)})")
 
 
-def _size(w: EntryWriter, v: torch.Size) -> str:
-    return f"{w.constant(torch.Size)}([{w.sequence(v)}])"
+def _size(writer: EntryWriter, v: torch.Size) -> str:
+    return f"{writer.constant(torch.Size)}([{writer.sequence(v)}])"
 
 
-def _pairs(w: EntryWriter, v: dict) -> str:
-    return "[" + ", ".join(f"({w.value(k)}, {w.value(x)})" for k, x in v.items()) + "]"
+def _pairs(writer: EntryWriter, v: dict) -> str:
+    return "[" + ", ".join(f"({writer.value(key)}, {writer.value(value)})" for key, value in v.items()) + "]"
 
 
-def _ordered_dict(w: EntryWriter, v: collections.OrderedDict) -> str:
-    return w.assign(v, f"{w.constant(type(v))}({_pairs(w, v)})")
+def _ordered_dict(writer: EntryWriter, v: collections.OrderedDict) -> str:
+    return writer.assign(v, f"{writer.constant(type(v))}({_pairs(writer, v)})")
 
 
-def _defaultdict(w: EntryWriter, v: collections.defaultdict) -> str:
-    items = _pairs(w, v)
-    return w.assign(v, f"{w.constant(type(v))}({w.value(v.default_factory)}, {items})")
+def _defaultdict(writer: EntryWriter, v: collections.defaultdict) -> str:
+    items = _pairs(writer, v)
+    return writer.assign(v, f"{writer.constant(type(v))}({writer.value(v.default_factory)}, {items})")
 
 
-def _deque(w: EntryWriter, v: collections.deque) -> str:
-    return w.assign(v, f"{w.constant(type(v))}([{w.sequence(v)}], {v.maxlen!r})")
+def _deque(writer: EntryWriter, v: collections.deque) -> str:
+    return writer.assign(v, f"{writer.constant(type(v))}([{writer.sequence(v)}], {v.maxlen!r})")
 
 
-def _view(w: EntryWriter, v: Any) -> str:
-    return w.assign(v, f"{w.value(dict(v.mapping))}.{_VIEWS[type(v)]}()")
+def _view(writer: EntryWriter, v: Any) -> str:
+    return writer.assign(v, f"{writer.value(dict(v.mapping))}.{_VIEWS[type(v)]}()")
 
 
 _VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
-def _mapping_proxy(w: EntryWriter, v: types.MappingProxyType) -> str:
-    owner = w.machine.world.class_dicts.get(id(v))
+def _mapping_proxy(writer: EntryWriter, v: types.MappingProxyType) -> str:
+    owner = writer.machine.world.class_dicts.get(id(v))
     if owner is not None:  # of a class: what it holds when the entry runs
-        return w.assign(v, f"{w.constant(vars)}({w.value(owner)})")
-    return w.assign(v, f"{w.constant(type(v))}({w.value(gc.get_referents(v)[0])})")
+        return writer.assign(v, f"{writer.constant(vars)}({writer.value(owner)})")
+    return writer.assign(v, f"{writer.constant(type(v))}({writer.value(gc.get_referents(v)[0])})")
 
 
-def _tuple_of_class(w: EntryWriter, v: Any) -> str:
-    t = type(v)
-    if t.__module__ == "torch.return_types":
-        return w.assign(v, f"{w.constant(t)}([{w.sequence(tuple(v))}])")
-    return w.assign(v, f"tuple.__new__({w.constant(t)}, ({w.sequence(tuple.__iter__(v))}{',' if len(v) == 1 else ''}))")
+def _tuple_of_class(writer: EntryWriter, v: Any) -> str:
+    cls = type(v)
+    if cls.__module__ == "torch.return_types":
+        return writer.assign(v, f"{writer.constant(cls)}([{writer.sequence(tuple(v))}])")
+    return writer.assign(
+        v, f"tuple.__new__({writer.constant(cls)}, ({writer.sequence(tuple.__iter__(v))}{',' if len(v) == 1 else ''}))"
+    )
 
 
 # --- functions and what binds them
-def _bound_method(w: EntryWriter, v: types.MethodType) -> str:
+def _bound_method(writer: EntryWriter, v: types.MethodType) -> str:
     if type(v.__self__) in (TraceTensor, Array):
-        return w.assign(v, f"{w.value(v.__self__)}.{v.__name__}")
-    return w.assign(v, f"{w.constant(types.MethodType)}({w.value(v.__func__)}, {w.value(v.__self__)})")
+        return writer.assign(v, f"{writer.value(v.__self__)}.{v.__name__}")
+    return writer.assign(
+        v, f"{writer.constant(types.MethodType)}({writer.value(v.__func__)}, {writer.value(v.__self__)})"
+    )
 
 
-def _native_method(w: EntryWriter, v: Any) -> str:
+def _native_method(writer: EntryWriter, v: Any) -> str:
     if isinstance(v, types.BuiltinFunctionType) and not has_owner(v):
-        return _constant(w, v)
-    return w.assign(v, f"{w.value(v.__self__)}.{v.__name__}")
+        return _constant(writer, v)
+    return writer.assign(v, f"{writer.value(v.__self__)}.{v.__name__}")
 
 
 def has_owner(v: Any) -> bool:
@@ -249,41 +256,40 @@ def has_owner(v: Any) -> bool:
     return not isinstance(native_owner(v), (types.ModuleType, type(None), type))
 
 
-def _static_method(w: EntryWriter, v: Any) -> str:
-    return w.assign(v, f"{w.constant(type(v))}({w.value(v.__func__)})")
+def _static_method(writer: EntryWriter, v: Any) -> str:
+    return writer.assign(v, f"{writer.constant(type(v))}({writer.value(v.__func__)})")
 
 
-def _partial(w: EntryWriter, v: functools.partial) -> str:
-    return w.assign(
-        v, f"{w.constant(functools.partial)}({w.value(v.func)}, *{w.value(v.args)}, **{w.value(v.keywords)})"
-    )
+def _partial(writer: EntryWriter, v: functools.partial) -> str:
+    given = f"{writer.value(v.func)}, *{writer.value(v.args)}, **{writer.value(v.keywords)}"
+    return writer.assign(v, f"{writer.constant(functools.partial)}({given})")
 
 
-def _super(w: EntryWriter, v: Any) -> str:
-    return w.assign(v, f"super({w.value(v.__thisclass__)}, {w.value(v.__self__)})")
+def _super(writer: EntryWriter, v: Any) -> str:
+    return writer.assign(v, f"super({writer.value(v.__thisclass__)}, {writer.value(v.__self__)})")
 
 
-def _cell(w: EntryWriter, v: types.CellType) -> str:
+def _cell(writer: EntryWriter, v: types.CellType) -> str:
     """A cell made inside; it has its name before its content, which may refer to it."""
-    name = w.fresh()
-    w.line(f"{name} = {w.constant(types.CellType)}()")
-    w.made[id(v)] = name
-    w.kept.append(v)
+    name = writer.fresh()
+    writer.line(f"{name} = {writer.constant(types.CellType)}()")
+    writer.made[id(v)] = name
+    writer.kept.append(v)
     try:
         content = v.cell_contents
     except ValueError:
         return name
-    if id(content) in w.making:  # a function that refers to itself
-        w.waiting.setdefault(id(content), []).append(name)
+    if id(content) in writer.making:  # a function that refers to itself
+        writer.waiting.setdefault(id(content), []).append(name)
     else:
-        w.line(f"{name}.cell_contents = {w.value(content)}")
+        writer.line(f"{name}.cell_contents = {writer.value(content)}")
     return name
 
 
-def _function(w: EntryWriter, v: types.FunctionType) -> str:
+def _function(writer: EntryWriter, v: types.FunctionType) -> str:
     if "interprets" in v.__dict__:
-        return w.value(v.__dict__["interprets"])
-    world = w.machine.world
+        return writer.value(v.__dict__["interprets"])
+    world = writer.machine.world
     if (
         world.sources.get(id(v)) is None
         and id(v) not in world.created  # a cell that defines it makes another one, with other defaults, in each run
@@ -292,88 +298,91 @@ def _function(w: EntryWriter, v: types.FunctionType) -> str:
         and v.__name__ != "<lambda>"
         and "<locals>" not in v.__qualname__
     ):
-        w.kept.append(v)
-        return w.constant(v)
-    space = w.globals_of(w.machine.scope_of(v.__globals__))
+        writer.kept.append(v)
+        return writer.constant(v)
+    space = writer.globals_of(writer.machine.scope_of(v.__globals__))
     closure = "None"
     if v.__closure__:
-        closure = "(" + "".join(w.value(c) + ", " for c in v.__closure__) + ")"
-    defaults = w.value(v.__defaults__) if v.__defaults__ else "None"
-    name = w.fresh()
-    w.kept.append(v)
-    w.line(
-        f"{name} = {w.constant(types.FunctionType)}({w.constant(v.__code__, 'code')}, {space},"
+        closure = "(" + "".join(writer.value(c) + ", " for c in v.__closure__) + ")"
+    defaults = writer.value(v.__defaults__) if v.__defaults__ else "None"
+    name = writer.fresh()
+    writer.kept.append(v)
+    writer.line(
+        f"{name} = {writer.constant(types.FunctionType)}({writer.constant(v.__code__, 'code')}, {space},"
         f" {v.__name__!r}, {defaults}, {closure})"
     )
-    w.made[id(v)] = name
-    w.line(f"{name}.__qualname__ = {v.__qualname__!r}")
+    writer.made[id(v)] = name
+    writer.line(f"{name}.__qualname__ = {v.__qualname__!r}")
     if v.__kwdefaults__:
-        w.line(f"{name}.__kwdefaults__ = {w.value(v.__kwdefaults__)}")
+        writer.line(f"{name}.__kwdefaults__ = {writer.value(v.__kwdefaults__)}")
     if getattr(v, "__annotate__", None) is not None:  # Python 3.14 computes them when they are asked for
-        w.line(f"{name}.__annotate__ = {w.value(v.__annotate__)}")
+        writer.line(f"{name}.__annotate__ = {writer.value(v.__annotate__)}")
     elif v.__annotations__:
-        w.line(f"{name}.__annotations__ = {w.value(v.__annotations__)}")
+        writer.line(f"{name}.__annotations__ = {writer.value(v.__annotations__)}")
     if v.__module__ != v.__globals__.get("__name__"):
-        w.line(f"{name}.__module__ = {v.__module__!r}")
+        writer.line(f"{name}.__module__ = {v.__module__!r}")
     if v.__doc__ != (
         v.__code__.co_consts[0] if v.__code__.co_consts and isinstance(v.__code__.co_consts[0], str) else None
     ):
-        w.line(f"{name}.__doc__ = {v.__doc__!r}")
-    for key, x in v.__dict__.items():
-        w.line(f"{name}.__dict__[{key!r}] = {w.value(x)}")
+        writer.line(f"{name}.__doc__ = {v.__doc__!r}")
+    for key, value in v.__dict__.items():
+        writer.line(f"{name}.__dict__[{key!r}] = {writer.value(value)}")
     return name
 
 
 # --- what is told by more than its exact type
-def _is_unbound(w: EntryWriter, v: Any) -> bool:
+def _is_unbound(writer: EntryWriter, v: Any) -> bool:
     return v is UNBOUND
 
 
-def _unbound(w: EntryWriter, v: Any) -> str:
-    return w.constant(v, "unbound")
+def _unbound(writer: EntryWriter, v: Any) -> str:
+    return writer.constant(v, "unbound")
 
 
-def _is_made_class(w: EntryWriter, v: Any) -> bool:
-    return isinstance(v, type) and id(v) in w.machine.world.made
+def _is_made_class(writer: EntryWriter, v: Any) -> bool:
+    return isinstance(v, type) and id(v) in writer.machine.world.made
 
 
-def _refuse_class(w: EntryWriter, v: type) -> str:
-    raise Unrebuildable(v, f"the class {v.__name__}, defined inside")
+def _refuse_class(writer: EntryWriter, cls: type) -> str:
+    raise Unrebuildable(cls, f"the class {cls.__name__}, defined inside")
 
 
-def _reference(w: EntryWriter, v: weakref.ReferenceType) -> str:
+def _reference(writer: EntryWriter, v: weakref.ReferenceType) -> str:
     target = v()
-    return _instance(w, v) if target is None else w.assign(v, f"{w.constant(weakref.ref)}({w.value(target)})")
+    return (
+        _instance(writer, v)
+        if target is None
+        else writer.assign(v, f"{writer.constant(weakref.ref)}({writer.value(target)})")
+    )
 
 
-def _generator(w: EntryWriter, v: InlineGenerator) -> str:
+def _generator(writer: EntryWriter, v: InlineGenerator) -> str:
     """Generators stay where they run, but for itertools.accumulate, which capture itself interprets. One that nothing
     was asked of yet calls the program's function when somebody asks."""
     if v.frame.code is not polyfills.accumulate.__code__:
         raise Unrebuildable(v, "a generator")
     iterable, function, initial = v.frame.slots[:3]
     if not v.started and type(function) is types.FunctionType:
-        given = f"{w.sequence((iterable, function))}, initial={w.value(initial)}"
-        return w.assign(v, f"{w.constant(itertools.accumulate)}({given})")
-    return w.assign(
-        v, f"{w.constant(itertools.accumulate)}([{w.sequence(_totals(w, v))}], {w.constant(polyfills.latter)})"
-    )
+        given = f"{writer.sequence((iterable, function))}, initial={writer.value(initial)}"
+        return writer.assign(v, f"{writer.constant(itertools.accumulate)}({given})")
+    given = f"[{writer.sequence(_totals(writer, v))}], {writer.constant(polyfills.latter)}"
+    return writer.assign(v, f"{writer.constant(itertools.accumulate)}({given})")
 
 
-def _is_running(w: EntryWriter, v: Any) -> bool:
+def _is_running(writer: EntryWriter, v: Any) -> bool:
     """Whether it is an iterator that cannot be carried over a break."""
-    return isinstance(v, PythonIterator) or id(v) in w.machine.origins
+    return isinstance(v, PythonIterator) or id(v) in writer.machine.origins
 
 
-def _refuse_running(w: EntryWriter, v: Any) -> str:
+def _refuse_running(writer: EntryWriter, v: Any) -> str:
     raise Unrebuildable(v, f"a {type(v).__name__}")
 
 
-def _is_library_constant(w: EntryWriter, v: Any) -> bool:
+def _is_library_constant(writer: EntryWriter, v: Any) -> bool:
     return is_library_constant(v)
 
 
-def _never_changes(w: EntryWriter, v: Any) -> bool:
+def _never_changes(writer: EntryWriter, v: Any) -> bool:
     return type(v) in _NEVER_CHANGED
 
 
@@ -382,57 +391,63 @@ def _of(*kinds: type) -> Callable[[EntryWriter, Any], bool]:
     return lambda w, v: isinstance(v, kinds)
 
 
-def _totals(w: EntryWriter, v: InlineGenerator) -> list[Any]:
+def _totals(writer: EntryWriter, v: InlineGenerator) -> list[Any]:
     """What an itertools.accumulate that leaves the captured part will give. It is computed now, where that has no
     effects and nobody else has the list that it goes through."""
-    refusal, before, items = Unrebuildable(v, "an accumulate"), len(w.machine.effects.entries), v.frame.slots[0]
-    if type(items) is list and not w.machine.world.is_outside(items) and w.returns:
-        w.gone_through.append((items, refusal))
+    refusal, before, items = Unrebuildable(v, "an accumulate"), len(writer.machine.effects.entries), v.frame.slots[0]
+    if type(items) is list and not writer.machine.world.is_outside(items) and writer.returns:
+        writer.gone_through.append((items, refusal))
     elif type(items) is not tuple:
         raise refusal
     try:
         totals = list(itertools.islice(v, _MOST_TOTALS + 1))
     except (Exception, Break):
         raise refusal from None
-    if len(w.machine.effects.entries) != before or not v.finished:
+    if len(writer.machine.effects.entries) != before or not v.finished:
         raise refusal
     return totals
 
 
-def _exception(w: EntryWriter, v: BaseException) -> str:
-    cls = _class(w, type(v))
-    name = w.assign(v, f"{cls}.__new__({cls}, {w.sequence(v.args)})")
-    w.line(f"{name}.args = {w.value(v.args)}")
-    for key, x in v.__dict__.items():
-        w.line(f"{name}.{key} = {w.value(x)}" if is_plain_name(key) else f"setattr({name}, {key!r}, {w.value(x)})")
-    if isinstance(v, (NameError, AttributeError)) and isinstance(v.name, str):
-        w.line(f"{name}.name = {v.name!r}")
-    if isinstance(v, AttributeError) and (type(v.obj) is TraceTensor or w.machine.world.is_outside(v.obj)):
-        w.line(f"{name}.obj = {w.value(v.obj)}")
-    if v.__cause__ is not None:
-        w.line(f"{name}.__cause__ = {w.value(v.__cause__)}")
-    if v.__suppress_context__:
-        w.line(f"{name}.__suppress_context__ = True")
-    trail = w.machine.trails.get(id(v))
-    if v.__context__ is not None:
-        w.line(f"{name}.__context__ = {w.value(v.__context__)}")
+def _exception(writer: EntryWriter, error: BaseException) -> str:
+    cls = _class(writer, type(error))
+    name = writer.assign(error, f"{cls}.__new__({cls}, {writer.sequence(error.args)})")
+    writer.line(f"{name}.args = {writer.value(error.args)}")
+    for key, value in error.__dict__.items():
+        writer.line(
+            f"{name}.{key} = {writer.value(value)}"
+            if is_plain_name(key)
+            else f"setattr({name}, {key!r}, {writer.value(value)})"
+        )
+    if isinstance(error, (NameError, AttributeError)) and isinstance(error.name, str):
+        writer.line(f"{name}.name = {error.name!r}")
+    if isinstance(error, AttributeError) and (
+        type(error.obj) is TraceTensor or writer.machine.world.is_outside(error.obj)
+    ):
+        writer.line(f"{name}.obj = {writer.value(error.obj)}")
+    if error.__cause__ is not None:
+        writer.line(f"{name}.__cause__ = {writer.value(error.__cause__)}")
+    if error.__suppress_context__:
+        writer.line(f"{name}.__suppress_context__ = True")
+    trail = writer.machine.trails.get(id(error))
+    if error.__context__ is not None:
+        writer.line(f"{name}.__context__ = {writer.value(error.__context__)}")
     elif trail:  # raised where nothing of the frame's own was handled
-        w.line(f"{name}.__context__ = {w.constant(sys.exception)}()")
+        writer.line(f"{name}.__context__ = {writer.constant(sys.exception)}()")
     if trail:
-        w.line(f"{name}.__traceback__ = {w.traceback(trail)}")
+        writer.line(f"{name}.__traceback__ = {writer.traceback(trail)}")
     return name
 
 
-def _iterator(w: EntryWriter, v: Any) -> str:
+def _iterator(writer: EntryWriter, v: Any) -> str:
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         parts = v.__reduce__()
     fn, args = parts[0], parts[1]
-    name = w.assign(v, f"{w.value(fn)}({w.sequence(args)})")
+    name = writer.assign(v, f"{writer.value(fn)}({writer.sequence(args)})")
     if len(parts) > 2 and parts[2] is not None:
-        w.line(f"{name}.__setstate__({w.value(parts[2])})")
+        writer.line(f"{name}.__setstate__({writer.value(parts[2])})")
     return name
 
 
@@ -446,7 +461,7 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _instance(w: EntryWriter, v: Any) -> str:
+def _instance(writer: EntryWriter, v: Any) -> str:
     """An instance of a class written in Python, field by field, without its __init__."""
     t = type(v)
     native = next(b for b in t.__mro__ if not b.__flags__ & (1 << 9))  # the class of C that holds the content
@@ -459,26 +474,28 @@ def _instance(w: EntryWriter, v: Any) -> str:
         )
     ):
         raise Unrebuildable(v, f"a {t.__module__}.{t.__name__} made inside")
-    cls = _class(w, t)
+    cls = _class(writer, t)
     base = next(
         (b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(v, b)), object
     )
     kind = next((b for b in _CONTENT if isinstance(v, b)), None)
     if base is object and kind is not None:
-        name = w.assign(v, f"{kind.__name__}.__new__({cls}, {w.value(_CONTENT[kind](v))})")
+        name = writer.assign(v, f"{kind.__name__}.__new__({cls}, {writer.value(_CONTENT[kind](v))})")
     else:
-        maker = w.constant(native) if native.__module__ != "builtins" else native.__name__
-        name = w.assign(v, f"{maker}.__new__({cls})")
+        maker = writer.constant(native) if native.__module__ != "builtins" else native.__name__
+        name = writer.assign(v, f"{maker}.__new__({cls})")
         if base is list:
-            w.line(f"list.extend({name}, [{w.sequence(list.__iter__(v))}])")
+            writer.line(f"list.extend({name}, [{writer.sequence(list.__iter__(v))}])")
         elif base is set:
-            w.line(f"set.update({name}, [{w.sequence(set.__iter__(v))}])")
+            writer.line(f"set.update({name}, [{writer.sequence(set.__iter__(v))}])")
         elif base is not object:
             for k in base.__iter__(v):
-                w.line(f"{maker}.__setitem__({name}, {w.value(k)}, {w.value(dict.__getitem__(v, k))})")
+                writer.line(f"{maker}.__setitem__({name}, {writer.value(k)}, {writer.value(dict.__getitem__(v, k))})")
     fields = getattr(v, "__dict__", None)
     if fields:
-        w.line(f"{name}.__dict__.update({{{', '.join(f'{k!r}: {w.value(x)}' for k, x in fields.items())}}})")
+        writer.line(
+            f"{name}.__dict__.update({{{', '.join(f'{k!r}: {writer.value(field)}' for k, field in fields.items())}}})"
+        )
     for owner in t.__mro__:
         slots = owner.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
@@ -489,7 +506,7 @@ def _instance(w: EntryWriter, v: Any) -> str:
             )
             x = getattr(v, mangled, MISSING)
             if x is not MISSING:
-                w.line(f"object.__setattr__({name}, {mangled!r}, {w.value(x)})")
+                writer.line(f"object.__setattr__({name}, {mangled!r}, {writer.value(x)})")
     return name
 
 

@@ -65,7 +65,7 @@ class ParameterNames:
         for name, value in zip(getattr(getattr(self.func, "__code__", None), "co_varnames", ()), self.args):
             inside = getattr(value, "__dict__", None)
             if type(inside) is dict and not isinstance(value, (torch.nn.Module, torch.Tensor)):
-                yield from ((f"{name}.{a}", m) for a, m in inside.items() if isinstance(m, torch.nn.Module))
+                yield from ((f"{name}.{key}", m) for key, m in inside.items() if isinstance(m, torch.nn.Module))
 
 
 def _content(cell: CellType) -> Any:
@@ -77,9 +77,9 @@ def _content(cell: CellType) -> Any:
 
 def _parameters(module: torch.nn.Module, path: str, deep: int) -> Iterator[tuple[str, torch.Tensor]]:
     facts = module.__dict__
-    for name, p in (facts.get("_parameters") or {}).items():
-        if type(p) in (torch.Tensor, torch.nn.Parameter) and p.is_leaf:
-            yield f"{path}.{name}", p
+    for name, value in (facts.get("_parameters") or {}).items():
+        if type(value) in (torch.Tensor, torch.nn.Parameter) and value.is_leaf:
+            yield f"{path}.{name}", value
     for name, inner in (facts.get("_modules") or {}).items():
         if isinstance(inner, torch.nn.Module) and deep:
             yield from _parameters(inner, f"{path}.{name}", deep - 1)

@@ -22,16 +22,16 @@ def split_effects(effects: Iterable[Effect], made: Collection[int]) -> tuple[lis
     call makes itself; what they are given goes with them, or with another effect that shows them."""
     lasting: list[str] = []
     attributes: list[Attribute] = []
-    for e in effects:
-        if e.kind in ("setattr", "delattr"):
-            if id(e.target) in made:
+    for effect in effects:
+        if effect.kind in ("setattr", "delattr"):
+            if id(effect.target) in made:
                 continue
-            if (found := _attribute(e)) is not None:
+            if (found := _attribute(effect)) is not None:
                 attributes.append(found)
                 continue
-        elif e.kind == "call" and isinstance(getattr(e.target, "__self__", None), contextvars.ContextVar):
+        elif effect.kind == "call" and isinstance(getattr(effect.target, "__self__", None), contextvars.ContextVar):
             continue  # a call in a context of its own changes it there alone
-        lasting.append(e.words())
+        lasting.append(effect.words())
     return lasting, attributes
 
 

@@ -56,10 +56,10 @@ __all__ = [
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def made_by_native(m: Machine, value: Any) -> Any:
+def made_by_native(machine: Machine, value: Any) -> Any:
     """Remember where a native iterator was made: a break that would have to carry it goes there."""
-    m.origins[id(value)] = m.root_index
-    m.world.keep.append(value)
+    machine.origins[id(value)] = machine.root_index
+    machine.world.keep.append(value)
     return value
 
 
@@ -95,7 +95,7 @@ def is_pure(fn: Any) -> bool:
         return False
 
 
-def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def pure(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if tensor_calls.holds_tensor(args):
         raise Break(
             "item",
@@ -105,102 +105,103 @@ def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if len(args) == 1 and type(args[0]) not in ATOMS:
         method = python_method(type(args[0]), f"__{fn.__name__}__")
         if method is not None:
-            return m.call(method, [args[0]])
+            return machine.call(method, [args[0]])
     args = [
         (
-            as_number(m, m.deep_plain(a))
+            as_number(machine, machine.deep_plain(arg))
             if getattr(fn, "__module__", "") == "math" and fn not in _OF_INTEGERS
-            else as_index(m, m.deep_plain(a))
+            else as_index(machine, machine.deep_plain(arg))
         )
-        for a in args
+        for arg in args
     ]
     if fn in _OF_INTEGERS and any(
-        isinstance(a, (list, tuple)) and not all(type(v) in ATOMS or isinstance(v, _SYMBOLIC) for v in a) for a in args
+        isinstance(arg, (list, tuple)) and not all(type(v) in ATOMS or isinstance(v, _SYMBOLIC) for v in arg)
+        for arg in args
     ):
         raise Break("c_call", f"{fn.__name__}() of objects")
-    return native_operation(m, functools.partial(fn, **kwargs) if kwargs else fn, *args)
+    return native_operation(machine, functools.partial(fn, **kwargs) if kwargs else fn, *args)
 
 
-def take_parts(m: Machine, fn: Any, args: list) -> Any:
-    if (source := m.world.source_of(fn)) is not None:
-        m.world.guard(source, "ID", fn, "which items or attributes are taken")
+def take_parts(machine: Machine, fn: Any, args: list) -> Any:
+    if (source := machine.world.source_of(fn)) is not None:
+        machine.world.guard(source, "ID", fn, "which items or attributes are taken")
     _, parts = fn.__reduce__()[:2]
     if type(fn) is operator.itemgetter:
-        items = [get_item(m, args[0], p) for p in parts]
+        items = [get_item(machine, args[0], p) for p in parts]
     elif type(fn) is operator.attrgetter:
         items = []
-        for p in parts:
+        for part in parts:
             value = args[0]
-            for name in p.split("."):
-                value = m.getattr(value, name)
+            for name in part.split("."):
+                value = machine.getattr(value, name)
             items.append(value)
     else:
-        return _call_named(m, fn, args)
+        return _call_named(machine, fn, args)
     return items[0] if len(items) == 1 else tuple(items)
 
 
-def _call_named(m: Machine, fn: Any, args: list) -> Any:
+def _call_named(machine: Machine, fn: Any, args: list) -> Any:
     """operator.methodcaller(name, *arguments, **named)(object)."""
     maker, parts = fn.__reduce__()[:2]
     name, named = (maker.args[0], maker.keywords) if isinstance(maker, functools.partial) else (parts[0], {})
     given = list(parts) if isinstance(maker, functools.partial) else list(parts[1:])
-    return m.call(m.getattr(args[0], name), given, dict(named))
+    return machine.call(machine.getattr(args[0], name), given, dict(named))
 
 
-def call_class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) -> Any:
+def call_class_function(machine: Machine, fn: Any, owner: type, args: list, kwargs: dict) -> Any:
     """Static and class methods of native classes: dict.fromkeys, str.maketrans, chain.from_iterable, object.__new__,
     ...
     """
     name = fn.__name__
     if (own := own_class_method(fn, owner)) is not None:
-        return run_handler(own, m, [owner, *args], kwargs)
+        return run_handler(own, machine, [owner, *args], kwargs)
     if owner in (datetime.date, datetime.datetime, decimal.Decimal) and name not in (
         "now",
         "today",
         "utcnow",
         "__new__",
     ):
-        return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
+        return machine.native(fn, *[machine.deep_plain(arg) for arg in args], **kwargs)
     if owner in (datetime.date, datetime.datetime) and name != "__new__":
         raise Break("time")
     if name == "__new__":
         if not args or not isinstance(args[0], type):
             raise Raised(TypeError(f"{owner.__name__}.__new__(X): X is not a type object"))
         if owner is object or args[0].__new__ is object.__new__:
-            return new_object(m, *args, **kwargs)
+            return new_object(machine, *args, **kwargs)
         if issubclass(owner, (tuple, str, int, float, frozenset, list, dict, set)):
-            obj = m.native(
+            obj = machine.native(
                 owner.__new__,
                 args[0],
-                *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args[1:]],
+                *[machine.plain(arg) if not isinstance(arg, InlineGenerator) else arg for arg in args[1:]],
                 **kwargs,
             )
-            return m.world.create(obj)
+            return machine.world.create(obj)
         raise Break("c_call", f"{owner.__name__}.__new__ is called")
     if name == "fromkeys" and issubclass(owner, dict):
-        keys = list(m.iterate(args[0]))
-        settle_keys(m, keys)
-        return m.native(owner.fromkeys, keys, *args[1:], **kwargs)
+        keys = list(machine.iterate(args[0]))
+        settle_keys(machine, keys)
+        return machine.native(owner.fromkeys, keys, *args[1:], **kwargs)
     if owner is itertools.chain and name == "from_iterable":
-        return made_by_native(m, itertools.chain.from_iterable(map(m.iterate, m.iterate(args[0]))))
+        return made_by_native(machine, itertools.chain.from_iterable(map(machine.iterate, machine.iterate(args[0]))))
     if owner in (str, int, float, bytes):
-        return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
+        return machine.native(fn, *[machine.deep_plain(arg) for arg in args], **kwargs)
     if name == "__subclasses__":
-        return subclasses(m, args[0] if owner is type else owner)
+        return subclasses(machine, args[0] if owner is type else owner)
     if name in ("mro", "__subclasshook__", "__subclasscheck__", "__instancecheck__"):
-        return m.native(fn, *args)
+        return machine.native(fn, *args)
     if name == "__init_subclass__":
         return None
-    return call_native_method(m, fn, owner, args, kwargs)
+    return call_native_method(machine, fn, owner, args, kwargs)
 
 
 # --- what torch is set to
-def _initial(m: Machine, field: str, present: Any) -> Any:
-    if m.backward_of and field == "grad_mode" and not m.frames[-1].library:
+def _initial(machine: Machine, field: str, present: Any) -> Any:
+    if machine.backward_of and field == "grad_mode" and not machine.frames[-1].library:
         raise Break(
-            "autograd_function", f"the backward of {m.backward_of} asks for grad mode, which create_graph decides"
+            "autograd_function", f"the backward of {machine.backward_of} asks for grad mode, which create_graph decides"
         )
-    m.world.state(field, m.initial_state[field] if field in m.initial_state else read_field(field))
+    machine.world.state(field, machine.initial_state[field] if field in machine.initial_state else read_field(field))
     return present
 
 
@@ -216,7 +217,7 @@ for _fn, _field in (
     (torch._C._get_cublas_allow_fp16_reduced_precision_reduction, "matmul_precision"),
     (torch._C._get_cublas_allow_bf16_reduced_precision_reduction, "matmul_precision"),
 ):
-    FUNCTIONS[_fn] = lambda m, fn=_fn, field=_field: _initial(m, field, fn())
+    FUNCTIONS[_fn] = lambda machine, fn=_fn, field=_field: _initial(machine, field, fn())
 for _name in (
     "is_autocast_enabled",
     "get_autocast_dtype",
@@ -229,15 +230,15 @@ for _name in (
 ):
     for _home in (torch, torch._C):
         if (_fn := getattr(_home, _name, None)) is not None and isinstance(_fn, types.BuiltinFunctionType):
-            FUNCTIONS[_fn] = lambda m, *a, fn=_fn: _autocast_state(m, fn, a)
+            FUNCTIONS[_fn] = lambda machine, *a, fn=_fn: _autocast_state(machine, fn, a)
 
 
-def _autocast_state(m: Machine, fn: Any, args: tuple) -> Any:
+def _autocast_state(machine: Machine, fn: Any, args: tuple) -> Any:
     """What autocast is told or told of: relied on as it was when the frame began."""
-    m.world.state("autocast", m.initial_state["autocast"])
+    machine.world.state("autocast", machine.initial_state["autocast"])
     flag = flag_name(fn, args)
     if flag in _AUTOCAST_FLAGS:
-        m.world.state(flag, m.flags_before.get(flag, fn(*args)))
+        machine.world.state(flag, machine.flags_before.get(flag, fn(*args)))
     return fn(*args)
 
 
@@ -245,7 +246,7 @@ _AUTOCAST_FLAGS = (
     "torch.is_autocast_cache_enabled",
     "torch.get_autocast_gpu_dtype",
     "torch.get_autocast_cpu_dtype",
-    *(f"torch.get_autocast_dtype:{d}" for d in AUTOCAST_DEVICES),
+    *(f"torch.get_autocast_dtype:{device}" for device in AUTOCAST_DEVICES),
 )
 _UNDEPRECATED = {
     "torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype:cuda",
@@ -269,37 +270,37 @@ _STATE_CHANGES = [
 ]
 
 
-def _state_change(m: Machine, fn: Callable, *args: Any, **kwargs: Any) -> Any:
+def _state_change(machine: Machine, fn: Callable, *args: Any, **kwargs: Any) -> Any:
     """grad mode and autocast: changed for real while capture goes on, and in the graph for the nodes that follow."""
     if kwargs:
         raise Break("unsupported", f"{fn.__name__} with keywords")
-    if _AUTOCAST_FLAGS[0] not in m.flags_before:
-        m.flags_before.update({n: read_field(_UNDEPRECATED.get(n, n)) for n in _AUTOCAST_FLAGS})
-    m.state_changed = True
-    result = m.native(fn, *args)
+    if _AUTOCAST_FLAGS[0] not in machine.flags_before:
+        machine.flags_before.update({flag: read_field(_UNDEPRECATED.get(flag, flag)) for flag in _AUTOCAST_FLAGS})
+    machine.state_changed = True
+    result = machine.native(fn, *args)
     if fn is torch._C._set_grad_enabled:
-        m.world.state("grad_mode", m.initial_state["grad_mode"])
+        machine.world.state("grad_mode", machine.initial_state["grad_mode"])
     else:
-        m.world.state("autocast", m.initial_state["autocast"])
-    m.graph.record_state(fn, args)
+        machine.world.state("autocast", machine.initial_state["autocast"])
+    machine.graph.record_state(fn, args)
     return result
 
 
 for _fn in _STATE_CHANGES:
-    FUNCTIONS[_fn] = functools.partial(lambda m, *a, fn, **k: _state_change(m, fn, *a, **k), fn=_fn)
+    FUNCTIONS[_fn] = functools.partial(lambda machine, *a, fn, **k: _state_change(machine, fn, *a, **k), fn=_fn)
 
 
-def _flag(m: Machine, fn: Any) -> Any:
+def _flag(machine: Machine, fn: Any) -> Any:
     value = fn()
-    m.world.state(flag_name(fn, ()), value)
+    machine.world.state(flag_name(fn, ()), value)
     return value
 
 
-FUNCTIONS[sys.getrecursionlimit] = lambda m: _flag(m, sys.getrecursionlimit)
+FUNCTIONS[sys.getrecursionlimit] = lambda machine: _flag(machine, sys.getrecursionlimit)
 
 
 @function(torch._C._log_api_usage_once)
-def _log_api_usage(m: Machine, *args: Any) -> None:
+def _log_api_usage(machine: Machine, *args: Any) -> None:
     return None
 
 
@@ -321,14 +322,14 @@ _EFFECT_VALUES = (
 )
 
 
-def _effect_value(m: Machine, value: Any) -> Any:
-    value = m.deep_plain(value)
+def _effect_value(machine: Machine, value: Any) -> Any:
+    value = machine.deep_plain(value)
     if isinstance(value, TraceTensor):
         raise Break("print", "a tensor is printed or logged")
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple, torch.Size):
-        return type(value)(_effect_value(m, v) for v in value) if type(value) is not torch.Size else value
+        return type(value)(_effect_value(machine, item) for item in value) if type(value) is not torch.Size else value
     if type(value) is dict:
-        return {k: _effect_value(m, v) for k, v in value.items()}
+        return {key: _effect_value(machine, item) for key, item in value.items()}
     if isinstance(value, _EFFECT_VALUES) or isinstance(value, Warning):
         return value
     raise Break("print", f"an object of type {type(value).__name__} is printed or logged")
@@ -346,47 +347,52 @@ def is_logging(fn: Any) -> bool:
     )
 
 
-def log_effect(m: Machine, fn: Any, args: list, kwargs: dict) -> None:
+def log_effect(machine: Machine, fn: Any, args: list, kwargs: dict) -> None:
     """A call whose purpose is its effect (logging, warnings): done after the graph has run, from the lines that the
     program called it on.
     """
     if getattr(fn, "__name__", "") == "exception" or kwargs.get("exc_info"):
         raise Break("c_call", "the exception that is being handled is logged, with its traceback")
-    args = [a if i == 0 and isinstance(a, logging.Logger) else _effect_value(m, a) for i, a in enumerate(args)]
-    kwargs = {k: _effect_value(m, v) for k, v in kwargs.items()}
-    level, frames = kwargs.get("stacklevel", 1), m.frames
+    args = [
+        arg if i == 0 and isinstance(arg, logging.Logger) else _effect_value(machine, arg) for i, arg in enumerate(args)
+    ]
+    kwargs = {name: _effect_value(machine, value) for name, value in kwargs.items()}
+    level, frames = kwargs.get("stacklevel", 1), machine.frames
     if type(level) is int and level > len(frames):
         kwargs["stacklevel"] = level + 1  # the entry is a frame, too
-    m.effects.call(
-        fn, args, kwargs, [(f.position(), f.scope) for f in frames[-max(level, 1) if type(level) is int else 0 :]]
+    machine.effects.call(
+        fn,
+        args,
+        kwargs,
+        [(frame.position(), frame.scope) for frame in frames[-max(level, 1) if type(level) is int else 0 :]],
     )
 
 
 @function(torch._C._is_torch_function_enabled)
-def _is_torch_function_enabled(m: Machine) -> bool:
-    return not m.functions_off  # relied on as it was when the frame began, as every frame relies on it
+def _is_torch_function_enabled(machine: Machine) -> bool:
+    return not machine.functions_off  # relied on as it was when the frame began, as every frame relies on it
 
 
 @function(warnings.warn)
 @python_function(("warnings", "warn"), ("_py_warnings", "warn"))
-def warn_(m: Machine, *args: Any, **kwargs: Any) -> None:
-    if keeps_warnings(m):
+def warn_(machine: Machine, *args: Any, **kwargs: Any) -> None:
+    if keeps_warnings(machine):
         raise Break("c_call", "a warning is given where warnings.catch_warnings(record=True) keeps it in a list")
-    if any(f.program[f.pc - 1][1].handler is not None for f in m.frames):
-        for entry in m.iterate(m.getattr(warnings, "filters")):  # relied on
-            if next(m.iterate(entry)) == "error":
+    if any(frame.program[frame.pc - 1][1].handler is not None for frame in machine.frames):
+        for entry in machine.iterate(machine.getattr(warnings, "filters")):  # relied on
+            if next(machine.iterate(entry)) == "error":
                 raise Break(
                     "c_call", "a warning that may be raised as an exception is given inside of a try or with statement"
                 )
     if len(args) > 2:  # warn(message, category, stacklevel, source)
         kwargs.update(zip(("stacklevel", "source"), args[2:]))
-    log_effect(m, warnings.warn, list(args[:2]), kwargs)
+    log_effect(machine, warnings.warn, list(args[:2]), kwargs)
 
 
 @function(warnings._filters_mutated)  # type: ignore[attr-defined]
-def filters_mutated(m: Machine) -> None:
+def filters_mutated(machine: Machine) -> None:
     """Filters of warnings change: an effect, in order with the warnings."""
-    m.effects.call(warnings._filters_mutated, [], {})  # type: ignore[attr-defined]
+    machine.effects.call(warnings._filters_mutated, [], {})  # type: ignore[attr-defined]
 
 
 def _in_a_try(frame: Frame) -> bool:
@@ -405,31 +411,31 @@ def _in_a_try(frame: Frame) -> bool:
 _STREAMS = frozenset(("io", "_io", "builtins", "ipykernel", "_pytest"))
 
 
-def _rely_on_stream(m: Machine, name: str) -> None:
+def _rely_on_stream(machine: Machine, name: str) -> None:
     """What is printed is printed when the graph has run: what the stream raises would pass the program's handlers."""
-    stream, source = getattr(sys, name), S.attr(m.world.anchor(sys), name)
+    stream, source = getattr(sys, name), S.attr(machine.world.anchor(sys), name)
     if type(stream).__module__.partition(".")[0] not in _STREAMS or getattr(stream, "closed", False):
         raise Break("print", f"inside of a try statement, print writes to a `sys.{name}` that may raise")
-    m.world.guard(source, "TYPE", type(stream), "print inside of a try statement")
+    machine.world.guard(source, "TYPE", type(stream), "print inside of a try statement")
     if stream is not None:
-        m.world.guard(S.attr(source, "closed"), "ID", False, "print inside of a try statement")
+        machine.world.guard(S.attr(source, "closed"), "ID", False, "print inside of a try statement")
 
 
 @function(print)
-def print_(m: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
+def print_(machine: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
     streams = [s for s in (sys.stdout, sys.stderr) if s is file]
-    if file is not None and (not streams or m.world.source_of(file) is None):
+    if file is not None and (not streams or machine.world.source_of(file) is None):
         raise Break("io", "print to a file")
-    if any(_in_a_try(f) for f in m.frames):
-        _rely_on_stream(m, "stderr" if file is sys.stderr and file is not None else "stdout")
-    texts = [to_text(m, a, "str") for a in args]
+    if any(_in_a_try(frame) for frame in machine.frames):
+        _rely_on_stream(machine, "stderr" if file is sys.stderr and file is not None else "stdout")
+    texts = [to_text(machine, arg, "str") for arg in args]
     named = {"end": end} if end not in ("\n", None) else {}
     if streams:
         named["file"] = file
-    if m.truth(flush):
+    if machine.truth(flush):
         named["flush"] = True
     between = " " if sep is None else sep
-    m.effects.call(print, [join_texts([part for text in texts for part in (between, text)][1:])], named)
+    machine.effects.call(print, [join_texts([part for text in texts for part in (between, text)][1:])], named)
 
 
 KEEPS_TEXTS.update((print_, warn_))

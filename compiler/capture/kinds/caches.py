@@ -31,43 +31,43 @@ __all__ = ["call_cached", "asked_again"]
 _SHARED = (torch.Tensor, list, dict, set)  # one and the same for everybody who asks
 
 
-def call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def call_cached(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) of a functools.lru_cache."""
     inner = fn.__wrapped__
     if builtin_calls.is_logging(inner):
-        m.world.anchor(fn)
-        return builtin_calls.log_effect(m, fn, args, kwargs)
-    source = m.world.source_of(fn) or m.world.anchor(fn)
+        machine.world.anchor(fn)
+        return builtin_calls.log_effect(machine, fn, args, kwargs)
+    source = machine.world.source_of(fn) or machine.world.anchor(fn)
     if is_trusted_module(
         getattr(inner, "__module__", None) or ""
     ):  # what torch and the standard library cache are functions of their arguments
-        if isinstance(inner, types.FunctionType) and m.world.source_of(inner) is None:
-            m.world.register(inner, S.attr(source, "__wrapped__"))
-        return m.call(inner, args, kwargs)
-    m.world.guard(source, "ID", fn, "cached function")
-    if isinstance(inner, types.FunctionType) and m.world.source_of(inner) is None:
-        m.world.register(inner, S.attr(source, "__wrapped__"))
-    return _ask(m, fn, getattr(inner, "__qualname__", repr(inner)), args, kwargs)
+        if isinstance(inner, types.FunctionType) and machine.world.source_of(inner) is None:
+            machine.world.register(inner, S.attr(source, "__wrapped__"))
+        return machine.call(inner, args, kwargs)
+    machine.world.guard(source, "ID", fn, "cached function")
+    if isinstance(inner, types.FunctionType) and machine.world.source_of(inner) is None:
+        machine.world.register(inner, S.attr(source, "__wrapped__"))
+    return _ask(machine, fn, getattr(inner, "__qualname__", repr(inner)), args, kwargs)
 
 
-def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
+def _ask(machine: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
     """The value that the cache has, or gets now."""
-    given = [_key(m, a) for a in args], {k: _key(m, v) for k, v in kwargs.items()}
-    late = bool(m.effects or m.graph.written)
-    if len(m.graph.scopes) > 1 or late and not constant_only((*given[0], *given[1].values())):
+    given = [_key(machine, arg) for arg in args], {k: _key(machine, v) for k, v in kwargs.items()}
+    late = bool(machine.effects or machine.graph.written)
+    if len(machine.graph.scopes) > 1 or late and not constant_only((*given[0], *given[1].values())):
         raise Break("c_call", f"the cached function {name} is called after side effects that it may see")
-    before, calls = len(m.effects.entries), m.graph.calls
+    before, calls = len(machine.effects.entries), machine.graph.calls
     try:
-        result = m.call(
+        result = machine.call(
             fn.__wrapped__, args, kwargs
         )  # to see whether it has effects: whether and when those happen depends on its cache
     except Raised:
         raise Break("c_call", f"the cached function {name} raises") from None
-    new = [e for e in m.effects.entries[before:] if e is not None]
-    may_write = bool(m.graph.written) and m.graph.calls > calls
+    new = [entry for entry in machine.effects.entries[before:] if entry is not None]
+    may_write = bool(machine.graph.written) and machine.graph.calls > calls
     if new and result is None and all(e.kind == "call" for e in new) and not may_write:
-        del m.effects.entries[before:]  # it only prints or logs: the cache decides, when the entry runs
-        return builtin_calls.log_effect(m, fn, args, kwargs)
+        del machine.effects.entries[before:]  # it only prints or logs: the cache decides, when the entry runs
+        return builtin_calls.log_effect(machine, fn, args, kwargs)
     if new or may_write:
         raise Break("c_call", f"the cached function {name} has side effects: whether they happen depends on its cache")
     if fn.cache_parameters()["maxsize"] == 0:
@@ -88,9 +88,9 @@ def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
             f"the cached function {name} gives a {type(value).__name__}, which its cache holds and others may change",
             "call it before the compiled region, and pass what it gives",
         )
-    m.cached.append((fn, *given, value))
+    machine.cached.append((fn, *given, value))
     if isinstance(value, (tuple, type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
-        m.world.anchor(value)
+        machine.world.anchor(value)
     return value
 
 
@@ -104,7 +104,7 @@ def _without_effects(fn: Any, name: str, args: list, kwargs: dict) -> Any:
         raise Break("c_call", f"the cached function {name} raises, though no side effect came before it") from None
 
 
-def _key(m: Machine, value: Any) -> Any:
+def _key(machine: Machine, value: Any) -> Any:
     """An argument that the cache may look up: a constant, or an object from outside by its identity, which is relied
     on.
     """
@@ -112,11 +112,11 @@ def _key(m: Machine, value: Any) -> Any:
     if type(value) in ATOMS or type(value) is tuple and constant_only(value):
         return value
     if isinstance(value, type):
-        m.world.anchor(value)
+        machine.world.anchor(value)
         return value
-    source = m.world.source_of(value)
+    source = machine.world.source_of(value)
     if source is not None and type(value).__hash__ is object.__hash__ and type(value).__weakrefoffset__:
-        m.world.guard(source, "WEAK_ID", weakref.ref(value), "argument of a cached function")
+        machine.world.guard(source, "WEAK_ID", weakref.ref(value), "argument of a cached function")
         return value
     raise Break("c_call", f"a cached function is called with a {type(value).__name__}")
 

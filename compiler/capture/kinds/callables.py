@@ -114,12 +114,12 @@ def own_class_method(fn: Any, owner: type) -> Callable | None:
     )
 
 
-def run_handler(handler: Callable, m: Machine, args: list, kwargs: dict) -> Any:
+def run_handler(handler: Callable, machine: Machine, args: list, kwargs: dict) -> Any:
     """A builtin as its handler does it. Arguments that the handler has no place for are for the builtin itself to
     refuse or to take.
     """
     try:
-        return handler(m, *args, **kwargs)
+        return handler(machine, *args, **kwargs)
     except TypeError as e:
         if e.__traceback__ is None or e.__traceback__.tb_next is not None:  # raised inside, not by the call
             raise

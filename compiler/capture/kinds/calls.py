@@ -82,82 +82,82 @@ _QUERY_PREFIXES = tuple(
 
 
 @passes_on
-def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def call(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) of the program."""
-    t = type(fn)
-    if m.subclassed and (result := subclass_calls.call(m, fn, args, kwargs)) is not NotImplemented:
+    cls = type(fn)
+    if machine.subclassed and (result := subclass_calls.call(machine, fn, args, kwargs)) is not NotImplemented:
         return result
-    of_type = _OF_TYPE.get(t)
+    of_type = _OF_TYPE.get(cls)
     if of_type is not None:
-        return of_type(m, fn, args, kwargs)
-    if t is types.MethodType:
-        if m.world.is_outside(fn) and not isinstance(fn.__self__, _OPTIMIZERS):
-            owner, function = m.getattr(fn, "__self__"), m.getattr(fn, "__func__")
-            return call(m, function, [owner, *args], kwargs)
+        return of_type(machine, fn, args, kwargs)
+    if cls is types.MethodType:
+        if machine.world.is_outside(fn) and not isinstance(fn.__self__, _OPTIMIZERS):
+            owner, function = machine.getattr(fn, "__self__"), machine.getattr(fn, "__func__")
+            return call(machine, function, [owner, *args], kwargs)
         owner = fn.__self__
         if isinstance(owner, (InlineGenerator, PythonIterator)):
-            return m.native(fn, *args, **kwargs)
+            return machine.native(fn, *args, **kwargs)
         if isinstance(owner, _OPTIMIZERS):
-            return optimizers.call_method(m, owner, fn, args, kwargs)
+            return optimizers.call_method(machine, owner, fn, args, kwargs)
         if type(owner) is TraceTensor and getattr(TraceTensor, fn.__name__, None) is fn.__func__:
-            return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
-        return call(m, fn.__func__, [owner, *args], kwargs)
-    if t is _LEGACY_TYPE and not fn.is_cuda:
-        return tensor_factories.call_legacy_constructor(m, fn.dtype, args, kwargs)
+            return tensor_calls.call_method(machine, owner, fn.__name__, args, kwargs)
+        return call(machine, fn.__func__, [owner, *args], kwargs)
+    if cls is _LEGACY_TYPE and not fn.is_cuda:
+        return tensor_factories.call_legacy_constructor(machine, fn.dtype, args, kwargs)
     for kinds, of_kind in _OF_KIND:
         if isinstance(fn, kinds):
-            return of_kind(m, fn, args, kwargs)
-    if t.__name__ == "builtin_function_or_method":
-        return _call_unbound_native(m, fn, args, kwargs)
-    method = class_attribute(t, "__call__")
+            return of_kind(machine, fn, args, kwargs)
+    if cls.__name__ == "builtin_function_or_method":
+        return _call_unbound_native(machine, fn, args, kwargs)
+    method = class_attribute(cls, "__call__")
     if isinstance(method, types.FunctionType):
         if is_allowed_in_graph(fn) and hasattr(fn, "__name__"):  # what nodes are printed by
-            return _call_opaque(m, fn, args, kwargs)
-        return call(m, guarded_function(m, t, "__call__", method), [fn, *args], kwargs)
+            return _call_opaque(machine, fn, args, kwargs)
+        return call(machine, guarded_function(machine, cls, "__call__", method), [fn, *args], kwargs)
     if method is MISSING:
-        raise Raised(TypeError(f"'{t.__name__}' object is not callable"))
+        raise Raised(TypeError(f"'{cls.__name__}' object is not callable"))
     if method is not MISSING and isinstance(method, torch.nn.Module):
-        return call(m, method, args, kwargs)
-    return _call_native(m, fn, None, args, kwargs)
+        return call(machine, method, args, kwargs)
+    return _call_native(machine, fn, None, args, kwargs)
 
 
-def _call_bound_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def _call_bound_native(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """A native function, or a native method that is bound to its owner."""
     constant = known_constant_functions().get(id(fn))
     if constant is not None:
         return constant[1]
     owner = native_owner(fn)
     if type(owner) is TraceTensor:
-        return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
+        return tensor_calls.call_method(machine, owner, fn.__name__, args, kwargs)
     try:
-        return _call_native(m, fn, owner, args, kwargs)
+        return _call_native(machine, fn, owner, args, kwargs)
     except IndexError as error:  # an argument that is not there
-        if error is m.escaped or not _lacks_arguments(fn, args, kwargs):
+        if error is machine.escaped or not _lacks_arguments(fn, args, kwargs):
             raise
-        return m.native(fn, *args, **kwargs)  # raises the TypeError
+        return machine.native(fn, *args, **kwargs)  # raises the TypeError
 
 
-def _call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
+def _call_native(machine: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
     """A builtin function, or a builtin method bound to `owner`."""
     try:
         handler = callables.FUNCTIONS.get(fn)
     except TypeError:
         handler = None
-    if m.late_texts and handler not in callables.KEEPS_TEXTS:
+    if machine.late_texts and handler not in callables.KEEPS_TEXTS:
         args, kwargs = settled_arguments(fn, owner, args, kwargs)
-    if is_of_torch(fn, owner) and (m.devices.entered or m.devices.left):
-        kwargs = m.devices.named(fn, kwargs)
+    if is_of_torch(fn, owner) and (machine.devices.entered or machine.devices.left):
+        kwargs = machine.devices.named(fn, kwargs)
     if handler is not None:
-        return callables.run_handler(handler, m, args, kwargs)
+        return callables.run_handler(handler, machine, args, kwargs)
     if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
         if isinstance(owner, type) and (callables.own_class_method(fn, owner) or not is_of_torch(fn, owner)):
-            return builtin_calls.call_class_function(m, fn, owner, args, kwargs)
+            return builtin_calls.call_class_function(machine, fn, owner, args, kwargs)
         if is_of_torch(fn, owner):
-            return call_torch_function(m, fn, args, kwargs)
+            return call_torch_function(machine, fn, args, kwargs)
         if builtin_calls.is_pure(fn):
-            return builtin_calls.pure(m, fn, args, kwargs)
+            return builtin_calls.pure(machine, fn, args, kwargs)
         if type(fn) in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-            return builtin_calls.take_parts(m, fn, args)
+            return builtin_calls.take_parts(machine, fn, args)
         module = getattr(fn, "__module__", None) or getattr(owner, "__name__", "") or ""
         kind = {
             "time": "time",
@@ -171,14 +171,14 @@ def _call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> A
             "_ctypes": "c_call",
         }.get(module.partition(".")[0], "c_call")
         if kind == "numpy" or type(fn).__module__ == "numpy":
-            return call_numpy(m, fn, args, kwargs)
+            return call_numpy(machine, fn, args, kwargs)
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
         where = f"the native function {module + '.' if module else ''}{name} is called"
         raise Break(
             kind,
             where + ", which capture knows nothing about" if kind == "c_call" else where if kind == "numpy" else "",
         )
-    return call_native_method(m, fn, owner, args, kwargs)
+    return call_native_method(machine, fn, owner, args, kwargs)
 
 
 def _lacks_arguments(fn: Any, args: list, kwargs: dict) -> bool:
@@ -194,35 +194,37 @@ def _lacks_arguments(fn: Any, args: list, kwargs: dict) -> bool:
     return False
 
 
-def call_torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
-    if any(is_placement(type(a)) for a in args) and all(type(a) in ATOMS or is_placement(type(a)) for a in args):
-        return m.native(fn, *args, **kwargs)
+def call_torch_function(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    if any(is_placement(type(arg)) for arg in args) and all(
+        type(arg) in ATOMS or is_placement(type(arg)) for arg in args
+    ):
+        return machine.native(fn, *args, **kwargs)
     try:
         if fn in tensor_factories.FACTORIES:
-            return tensor_factories.call_factory(m, fn, args, kwargs)
+            return tensor_factories.call_factory(machine, fn, args, kwargs)
     except TypeError as exc:
         raise Break("unknown_object") from exc
     name = getattr(fn, "__name__", "")
-    if (made := tensor_factories.of_numbers(m, fn, args, kwargs)) is not NotImplemented:
+    if (made := tensor_factories.of_numbers(machine, fn, args, kwargs)) is not NotImplemented:
         return made
     if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
-        return tensor_calls.call_function(m, fn, args, kwargs)
+        return tensor_calls.call_function(machine, fn, args, kwargs)
     if name.startswith(_QUERY_PREFIXES):
-        args = [m.deep_plain(a) for a in args]
-        value = m.native(fn, *args, **kwargs)
+        args = [machine.deep_plain(arg) for arg in args]
+        value = machine.native(fn, *args, **kwargs)
         flag = flag_name(fn, args) if not kwargs else None
         if flag is not None and is_constant(value):
-            m.world.state(flag, m.flags_before.get(flag, value))
+            machine.world.state(flag, machine.flags_before.get(flag, value))
         return value
     if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"):
         raise Break("rng_state")
-    args = [m.deep_plain(a) for a in args]
+    args = [machine.deep_plain(arg) for arg in args]
     if (
-        any(tensor_calls.holds_tensor(a) for a in args)
+        any(tensor_calls.holds_tensor(arg) for arg in args)
         or not name.startswith("_")
         and (answers_calls(args) or answers_calls(kwargs.values()))
     ):
-        return tensor_calls.call_function(m, fn, args, kwargs)
+        return tensor_calls.call_function(machine, fn, args, kwargs)
     if any(type(v) is torch._C._InferenceMode for v in (getattr(fn, "__self__", None), *args)):
         raise Break("inference_mode")
     raise Break(
@@ -231,68 +233,70 @@ def call_torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     )
 
 
-def _call_unbound_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
-    return _call_native(m, fn, None, args, kwargs)
+def _call_unbound_native(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    return _call_native(machine, fn, None, args, kwargs)
 
 
-def _call_operator(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def _call_operator(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """torch.ops.aten.add.Tensor(...)"""
     values = (*args, *kwargs.values())
-    needs_grad = torch._C.is_grad_enabled() and any(isinstance(a, TraceTensor) and a.requires_grad for a in values)
-    refuse_operator(m, fn, needs_grad)
-    return tensor_calls.call_function(m, fn, args, kwargs)
+    needs_grad = torch._C.is_grad_enabled() and any(
+        isinstance(value, TraceTensor) and value.requires_grad for value in values
+    )
+    refuse_operator(machine, fn, needs_grad)
+    return tensor_calls.call_function(machine, fn, args, kwargs)
 
 
-def _refuse_call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def _refuse_call(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     raise Raised(TypeError("'generator' object is not callable"))
 
 
-def call_higher_order(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def call_higher_order(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """An operator of torch whose operands are functions, called as an object: torch.ops.higher_order.cond."""
     handler = callables.PYTHON_FUNCTIONS.get(("torch.ops.higher_order", fn.name()))
     if handler is None:
         raise Break("higher_order", f"torch.ops.higher_order.{fn.name()} is called")
-    return callables.run_handler(handler, m, args, kwargs)
+    return callables.run_handler(handler, machine, args, kwargs)
 
 
 @passes_on
-def _call_original(m: Machine, fn: Any, original: Any, args: list, kwargs: dict) -> Any:
+def _call_original(machine: Machine, fn: Any, original: Any, args: list, kwargs: dict) -> Any:
     """Calling a compiled or scripted function: the function that it was made from, which is fixed with it."""
-    if m.world.is_outside(fn):
-        m.world.guard(m.world.sources[id(fn)], "ID", fn, "compiled function")
-    return call(m, original, args, kwargs)
+    if machine.world.is_outside(fn):
+        machine.world.guard(machine.world.sources[id(fn)], "ID", fn, "compiled function")
+    return call(machine, original, args, kwargs)
 
 
 @passes_on
-def _call_dispatcher(m: Machine, fn: Dispatcher, args: list, kwargs: dict) -> Any:
+def _call_dispatcher(machine: Machine, fn: Dispatcher, args: list, kwargs: dict) -> Any:
     """A function compiled by this compiler: captured with the rest."""
-    return _call_original(m, fn, fn.__wrapped__, args, kwargs)
+    return _call_original(machine, fn, fn.__wrapped__, args, kwargs)
 
 
 @passes_on
-def _call_scripted(m: Machine, fn: torch.jit.ScriptFunction, args: list, kwargs: dict) -> Any:
+def _call_scripted(machine: Machine, fn: torch.jit.ScriptFunction, args: list, kwargs: dict) -> Any:
     original = getattr(fn, "_torchdynamo_inline", None)
     if original is None:
         raise Break(
             "unsupported", "a function of torch.jit is called", "call the Python function that it was made from"
         )
-    return _call_original(m, fn, original, args, kwargs)
+    return _call_original(machine, fn, original, args, kwargs)
 
 
-def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def _call_descriptor(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """An unbound method of a C class: torch.Tensor.add(x, y), list.append(l, v), object.__setattr__(o, n, v)."""
     if not args:
         raise Raised(TypeError(f"unbound method {fn.__name__}() needs an argument"))
     owner = args[0]
     if type(owner) is TraceTensor:
-        return tensor_calls.call_method(m, owner, fn.__name__, args[1:], kwargs)
-    return call_native_method(m, fn, owner, args[1:], kwargs)
+        return tensor_calls.call_method(machine, owner, fn.__name__, args[1:], kwargs)
+    return call_native_method(machine, fn, owner, args[1:], kwargs)
 
 
-def _call_opaque(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def _call_opaque(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """A callable that torch.compiler.allow_in_graph marked, as one call in the graph."""
-    m.world.guard(m.world.source_of(fn) or m.world.anchor(fn), "ID", fn, "callable allowed in graphs")
-    return tensor_calls.call_function(m, fn, args, kwargs)
+    machine.world.guard(machine.world.source_of(fn) or machine.world.anchor(fn), "ID", fn, "callable allowed in graphs")
+    return tensor_calls.call_function(machine, fn, args, kwargs)
 
 
 def _target(reference: Any) -> Any:
@@ -300,10 +304,10 @@ def _target(reference: Any) -> Any:
     return reference() if type(reference) is weakref.ref else reference
 
 
-def _call_weakref(m: Machine, ref: Any, args: list, kwargs: dict) -> Any:
+def _call_weakref(machine: Machine, ref: Any, args: list, kwargs: dict) -> Any:
     """ref(): the target of a reference from outside is read again at each call."""
-    target, world = ref(), m.world
-    if m.referenced:
+    target, world = ref(), machine.world
+    if machine.referenced:
         raise Plainly(
             "lifetime",
             "a weak reference is read when its object may be gone",
@@ -315,20 +319,23 @@ def _call_weakref(m: Machine, ref: Any, args: list, kwargs: dict) -> Any:
 
 
 @passes_on
-def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:
-    if m.world.is_outside(fn):
-        function = m.getattr(fn, "func")
-        first, named = list(m.iterate(m.getattr(fn, "args"))), dict(m.plain(m.getattr(fn, "keywords")))
+def _call_partial(machine: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:
+    if machine.world.is_outside(fn):
+        function = machine.getattr(fn, "func")
+        first, named = (
+            list(machine.iterate(machine.getattr(fn, "args"))),
+            dict(machine.plain(machine.getattr(fn, "keywords"))),
+        )
     else:
         function, first, named = fn.func, list(fn.args), dict(fn.keywords)
-    return call(m, function, [*first, *args], {**named, **kwargs})
+    return call(machine, function, [*first, *args], {**named, **kwargs})
 
 
 @passes_on
-def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+def _call_function(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
     constant = known_constant_functions().get(id(fn))
     if constant is not None:
-        asks = m.frames[-1].scope.namespace.get("__name__") if constant[1] is True else ""
+        asks = machine.frames[-1].scope.namespace.get("__name__") if constant[1] is True else ""
         return False if asks in ASKS_FOR_STOCK else constant[1]
     module = fn.__module__ or ""
     named = CONSTANT_BY_NAME.get((module, fn.__name__), MISSING)
@@ -336,37 +343,39 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         return named
     replaced = callables.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
     if replaced is not None:
-        return callables.run_handler(replaced, m, [fn, *args] if replaced in callables.TAKES_FUNCTION else args, kwargs)
-    if fn.__code__.co_filename == _TRANSFORMS and (transformed := jacobian_wrapper(m, fn)) is not None:
-        return call_object(m, transformed, args, kwargs)
-    if fn.__dict__ and (result := marked_call(m, fn, args, kwargs)) is not NotImplemented:
+        return callables.run_handler(
+            replaced, machine, [fn, *args] if replaced in callables.TAKES_FUNCTION else args, kwargs
+        )
+    if fn.__code__.co_filename == _TRANSFORMS and (transformed := jacobian_wrapper(machine, fn)) is not None:
+        return call_object(machine, transformed, args, kwargs)
+    if fn.__dict__ and (result := marked_call(machine, fn, args, kwargs)) is not NotImplemented:
         return result
     if fn.__code__ in _RECURSIVE_REPRS and hasattr(fn, "__wrapped__"):
-        return call(m, fn.__wrapped__, args, kwargs)  # what it adds is a stop for objects that contain themselves
+        return call(machine, fn.__wrapped__, args, kwargs)  # what it adds is a stop for objects that contain themselves
     if is_disabled(fn):
         raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled")
     trusted = is_trusted_module(module)
     if trusted:
         if builtin_calls.is_logging(fn):
-            return builtin_calls.log_effect(m, fn, args, kwargs)
-        if _is_one_node(m, fn, args, kwargs):
+            return builtin_calls.log_effect(machine, fn, args, kwargs)
+        if _is_one_node(machine, fn, args, kwargs):
             try:
-                return unless_it_warns(tensor_calls.call_function, m, fn, args, kwargs)
+                return unless_it_warns(tensor_calls.call_function, machine, fn, args, kwargs)
             except Warned:
-                return call_python(m, fn, args, kwargs)
+                return call_python(machine, fn, args, kwargs)
         kind = callables.BREAK_MODULES.get(module)
         if kind is not None and not (module == "torch.nn.init" and fn.__name__.startswith(("_calculate", "calculate"))):
             raise Break(kind)
     elif fn.__name__ in ("warning_once", "info_once"):
-        return builtin_calls.log_effect(m, fn, args, kwargs)
+        return builtin_calls.log_effect(machine, fn, args, kwargs)
     elif module.partition(".")[0] == "numpy":
-        return call_numpy(m, fn, args, kwargs)
+        return call_numpy(machine, fn, args, kwargs)
     elif module.startswith("triton.runtime.") and _launches_kernel(fn):
         raise Break("triton_kernel")
-    return call_python(m, fn, args, kwargs)
+    return call_python(machine, fn, args, kwargs)
 
 
-def _is_one_node(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> bool:
+def _is_one_node(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> bool:
     """Whether a function of torch's, written in Python, becomes one node of the graph."""
     values = (*args, *kwargs.values())
     return (
@@ -374,7 +383,7 @@ def _is_one_node(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -
         and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs))
         and not any(map(runs_code, values))
         and not (fn.__module__ == "torch.nn.functional" and torch.SymFloat in map(type, values))
-        and relies_on_parts(m, fn)
+        and relies_on_parts(machine, fn)
     )
 
 
@@ -383,12 +392,12 @@ def _launches_kernel(fn: types.FunctionType) -> bool:
 
 
 @passes_on
-def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+def call_python(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
     """Interpret a Python function."""
-    world = m.world
+    world = machine.world
     code = fn.__code__
-    if code in m.opaque:
-        return _call_opaque(m, fn, args, kwargs)
+    if code in machine.opaque:
+        return _call_opaque(machine, fn, args, kwargs)
     source = world.source_of(fn)
     if source is None and id(fn) not in world.created:
         source = world.anchor(fn)
@@ -396,19 +405,19 @@ def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
         world.guard_function(source, fn, "function")
     if code.co_flags & 0x380:
         raise Break("async", "a coroutine or async generator is called")
-    slots = bind(m, fn, args, kwargs)
-    if m.opts.library is None:
-        return m.call_code(code, m.scope_of(fn.__globals__), fn, slots)
-    return _follow(m, fn, slots)
+    slots = bind(machine, fn, args, kwargs)
+    if machine.opts.library is None:
+        return machine.call_code(code, machine.scope_of(fn.__globals__), fn, slots)
+    return _follow(machine, fn, slots)
 
 
 @passes_on
-def _follow(m: Machine, fn: types.FunctionType, slots: dict[int, Any]) -> Any:
+def _follow(machine: Machine, fn: types.FunctionType, slots: dict[int, Any]) -> Any:
     """Interpret a function as far as the policy goes: a call into a library is followed unless it is left alone, and
     given up where it runs for long before any tensor work."""
-    code, library = fn.__code__, m.opts.library
-    if m.following is not None:
-        if m.instructions > m.following[0] and m.graph.calls == m.following[1]:
+    code, library = fn.__code__, machine.opts.library
+    if machine.following is not None:
+        if machine.instructions > machine.following[0] and machine.graph.calls == machine.following[1]:
             raise Break("library", "it runs for a long time without tensor work")
     elif library.is_library(code):
         if library.left_alone(code):
@@ -416,19 +425,19 @@ def _follow(m: Machine, fn: types.FunctionType, slots: dict[int, Any]) -> Any:
                 "library", f"{fn.__qualname__} is library code that is left to Python: {library.left_alone(code)}"
             )
         patience = library.instructions if _has_tensor(slots.values()) else library.instructions_without
-        m.following = m.instructions + patience, m.graph.calls
+        machine.following = machine.instructions + patience, machine.graph.calls
         try:
-            return m.call_code(code, m.scope_of(fn.__globals__), fn, slots)
+            return machine.call_code(code, machine.scope_of(fn.__globals__), fn, slots)
         finally:
-            m.following = None
-    return m.call_code(code, m.scope_of(fn.__globals__), fn, slots)
+            machine.following = None
+    return machine.call_code(code, machine.scope_of(fn.__globals__), fn, slots)
 
 
 def _has_tensor(values: Iterable[Any]) -> bool:
     """Whether a call's parameters, or what containers among them show first, are tensors."""
-    for v in values:
-        inside = v if type(v) in (tuple, list) else v.values() if type(v) is dict else ()
-        if isinstance(v, TraceTensor) or any(isinstance(x, TraceTensor) for x in itertools.islice(inside, 16)):
+    for value in values:
+        inside = value if type(value) in (tuple, list) else value.values() if type(value) is dict else ()
+        if isinstance(value, TraceTensor) or any(isinstance(x, TraceTensor) for x in itertools.islice(inside, 16)):
             return True
     return False
 
@@ -470,8 +479,8 @@ def name_of(fn: Any) -> str:
 
 @handler("CALL")
 @passes_on
-def call_instruction(m: Machine, f: Frame, ins: Any) -> None:
-    s, n = f.stack, ins.arg
+def call_instruction(machine: Machine, frame: Frame, ins: Any) -> None:
+    s, n = frame.stack, ins.arg
     args = s[-n:] if n else []
     first, second = s[-n - 2], s[-n - 1]
     del s[-n - 2 :]
@@ -486,15 +495,15 @@ def call_instruction(m: Machine, f: Frame, ins: Any) -> None:
         k = len(ins.kwnames)
         kwargs = dict(zip(ins.kwnames, args[-k:]))
         del args[-k:]
-    s.append(call(m, fn, args, kwargs))
+    s.append(call(machine, fn, args, kwargs))
 
 
 @handler("CALL_FUNCTION_EX")
 @passes_on
-def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
-    kwargs = as_mapping(m, f.stack.pop()) if ins.arg & 1 else {}
-    given = f.stack.pop()
-    second, first = f.stack.pop(), f.stack.pop()
+def call_function_ex(machine: Machine, frame: Frame, ins: Any) -> None:
+    kwargs = as_mapping(machine, frame.stack.pop()) if ins.arg & 1 else {}
+    given = frame.stack.pop()
+    second, first = frame.stack.pop(), frame.stack.pop()
     fn = second if first is NULL else first
     if (
         not isinstance(given, (tuple, list))
@@ -502,10 +511,10 @@ def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
         and not hasattr(type(given), "__getitem__")
     ):
         raise Raised(TypeError(f"{name_of(fn)} argument after * must be an iterable, not {type(given).__name__}"))
-    args = items(m, given)
+    args = items(machine, given)
     if first is not NULL and second is not NULL:
         args.insert(0, second)
     for k in kwargs:
         if not isinstance(k, str):
             raise Raised(TypeError("keywords must be strings"))
-    f.stack.append(call(m, fn, args, kwargs))
+    frame.stack.append(call(machine, fn, args, kwargs))

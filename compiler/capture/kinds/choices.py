@@ -57,39 +57,39 @@ class Choice:
     old: Any
 
 
-def undecided(m: Machine, answer: Any) -> bool:
+def undecided(machine: Machine, answer: Any) -> bool:
     """Whether the outcome of a comparison is a truth value that only the graph knows."""
     return (
         type(answer) is TraceTensor
-        and all(type(s) is int and s == 1 for s in answer.shape)
-        and len(m.graph.scopes) == 1
+        and all(type(size) is int and size == 1 for size in answer.shape)
+        and len(machine.graph.scopes) == 1
     )
 
 
-def any_of(m: Machine, conditions: list[TraceTensor]) -> Any:
+def any_of(machine: Machine, conditions: list[TraceTensor]) -> Any:
     """Whether one of them holds: a bool that the entry reads."""
-    if not m.one_graph and in_a_loop(m.frames):
+    if not machine.one_graph and in_a_loop(machine.frames):
         raise Break("data_dependent_branch")  # such a loop is not unrolled
-    flat = [_flat(m, c) for c in conditions]
+    flat = [_flat(machine, condition) for condition in conditions]
     found = flat[0]
     for c in flat[1:]:
-        found = _call(m, torch.logical_or, found, c)
-    return tensor_reads.truth_of(m, found)
+        found = _call(machine, torch.logical_or, found, c)
+    return tensor_reads.truth_of(machine, found)
 
 
-def _flat(m: Machine, t: TraceTensor) -> TraceTensor:
-    return m.torch_method(t, "reshape", [()], {}) if t.dim() else t
+def _flat(machine: Machine, tensor: TraceTensor) -> TraceTensor:
+    return machine.torch_method(tensor, "reshape", [()], {}) if tensor.dim() else tensor
 
 
-def _call(m: Machine, fn: Any, *args: Any) -> Any:
-    return m.torch_function(fn, list(args), {})
+def _call(machine: Machine, fn: Any, *args: Any) -> Any:
+    return machine.torch_function(fn, list(args), {})
 
 
 class Fold:
     """What max() and min() take while they go through values: each is compared with the best before it."""
 
-    def __init__(self, m: Machine, first: Any, key: Any):
-        self.m, self.key = m, key  # the key that the next one is compared with
+    def __init__(self, machine: Machine, first: Any, key: Any):
+        self.m, self.key = machine, key  # the key that the next one is compared with
         self.candidates: list[tuple[TraceTensor | None, Any]] = [(None, first)]
 
     def take(self, value: Any, key: Any, answer: Any) -> None:
@@ -135,7 +135,7 @@ class Fold:
         return number
 
 
-def _where(m: Machine, condition: TraceTensor, new: Any, old: Any) -> TraceTensor:
+def _where(machine: Machine, condition: TraceTensor, new: Any, old: Any) -> TraceTensor:
     """A tensor that holds what the chosen one holds, where that needs no more than one kind of tensor."""
     tensors = [v for v in (new, old) if type(v) is TraceTensor]
     if len(tensors) == 2:
@@ -147,74 +147,80 @@ def _where(m: Machine, condition: TraceTensor, new: Any, old: Any) -> TraceTenso
             raise Break("choice", _WHY)
     else:
         raise Break("choice", _WHY)
-    return _call(m, torch.where, condition, new, old)
+    return _call(machine, torch.where, condition, new, old)
 
 
-def _shape(t: TraceTensor) -> Any:
-    return tuple(t.shape)
+def _shape(tensor: TraceTensor) -> Any:
+    return tuple(tensor.shape)
 
 
-def _dtype(t: TraceTensor) -> Any:
-    return t.dtype
+def _dtype(tensor: TraceTensor) -> Any:
+    return tensor.dtype
 
 
-def _device(t: TraceTensor) -> Any:
-    return t.device
+def _device(tensor: TraceTensor) -> Any:
+    return tensor.device
 
 
-def _requires_grad(t: TraceTensor) -> Any:
-    return t.requires_grad
+def _requires_grad(tensor: TraceTensor) -> Any:
+    return tensor.requires_grad
 
 
 def _holds(dtype: torch.dtype, number: Any) -> bool:
     """Whether a number is what a tensor of this dtype may hold: of no higher category, and no larger."""
-    t = type(number)
+    cls = type(number)
     if dtype.is_floating_point:
         return (
-            t in (int, torch.SymInt, torch.SymFloat)
-            or t is float
+            cls in (int, torch.SymInt, torch.SymFloat)
+            or cls is float
             and (number - number != 0 or abs(number) <= torch.finfo(dtype).max)
         )
     return (
         not dtype.is_complex
         and dtype != torch.bool
-        and (t is torch.SymInt or t is int and torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max)
+        and (cls is torch.SymInt or cls is int and torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max)
     )
 
 
-def _mixed(m: Machine, choice: Choice) -> list[Any]:
+def _mixed(machine: Machine, choice: Choice) -> list[Any]:
     """The numbers among what may be chosen."""
     return [
         n
         for v in (choice.new, choice.old)
-        for n in (_mixed(m, m.choices[id(v)]) if id(v) in m.choices else [] if type(v) is TraceTensor else [v])
+        for n in (
+            _mixed(machine, machine.choices[id(v)])
+            if id(v) in machine.choices
+            else []
+            if type(v) is TraceTensor
+            else [v]
+        )
     ]
 
 
-def refuse(m: Machine, value: Any) -> None:
+def refuse(machine: Machine, value: Any) -> None:
     """`value` is used in a way that shows whether a tensor or a number was chosen."""
-    choice = m.choices.get(id(value))
-    if choice is not None and _mixed(m, choice):
+    choice = machine.choices.get(id(value))
+    if choice is not None and _mixed(machine, choice):
         raise Break("choice", _WHY)
 
 
-def check_operands(m: Machine, fn: Any, args: Iterable) -> None:
+def check_operands(machine: Machine, fn: Any, args: Iterable) -> None:
     """Before a call: what may be a number or a tensor does as an operand where both mean the same."""
     args = list(args)
-    for a in args:
-        if type(a) in (list, tuple):
-            check_operands(m, None, a)
-        choice = m.choices.get(id(a))
-        if choice is None or not (numbers := _mixed(m, choice)):
+    for arg in args:
+        if type(arg) in (list, tuple):
+            check_operands(machine, None, arg)
+        choice = machine.choices.get(id(arg))
+        if choice is None or not (numbers := _mixed(machine, choice)):
             continue
-        other = next((b for b in args if b is not a), None)
+        other = next((b for b in args if b is not arg), None)
         if (
             fn not in _EXACT
             or type(other) is not TraceTensor
             or not other.dim()
-            or a.requires_grad
-            or not all(_exact(a.dtype, n) for n in numbers)
-            or a.dtype.is_floating_point
+            or arg.requires_grad
+            or not all(_exact(arg.dtype, number) for number in numbers)
+            or arg.dtype.is_floating_point
             and not other.dtype.is_floating_point
             or other.dtype == torch.bool
         ):
@@ -226,11 +232,11 @@ def _exact(dtype: torch.dtype, number: Any) -> bool:
     return type(number) in (int, float) and (number != number or torch.tensor(number, dtype=dtype).item() == number)
 
 
-def check_attribute(m: Machine, value: Any, name: str) -> None:
+def check_attribute(machine: Machine, value: Any, name: str) -> None:
     """Before an attribute or a method of a chosen tensor is used: what only the object itself knows breaks."""
-    choice = m.choices.get(id(value))
+    choice = machine.choices.get(id(value))
     if choice is not None and (
-        _mixed(m, choice)
+        _mixed(machine, choice)
         or name in _OF_MEMORY
         or not callable(getattr(torch.Tensor, name, None))
         and name not in _ATTRIBUTES

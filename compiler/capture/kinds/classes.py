@@ -33,71 +33,78 @@ __all__ = ["instantiate", "build_class", "make_class", "made_inside"]
 _lookup = class_attribute
 
 
-def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+def instantiate(machine: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """cls(*args, **kwargs)."""
     special = callables.CLASSES.get(cls)
     if special is not None:
-        return callables.run_handler(special, m, args, kwargs)
+        return callables.run_handler(special, machine, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
-        return _member_of(m, cls, args, kwargs)
+        return _member_of(machine, cls, args, kwargs)
     if (
         cls in (torch.nn.ModuleList, torch.nn.Sequential)
-        and all(not tensor_calls.holds_tensor(a) for a in args)
+        and all(not tensor_calls.holds_tensor(arg) for arg in args)
         and not kwargs
     ):
         # grouping modules that exist changes none of them; slices of a ModuleList do this
-        return m.world.create(
-            m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args])
+        return machine.world.create(
+            machine.native(
+                cls,
+                *[machine.native(list, machine.iterate(arg)) if cls is torch.nn.ModuleList else arg for arg in args],
+            )
         )
     if cls.__module__ in ("numpy", "numpy._core.getlimits", "numpy.core.getlimits") and cls.__name__ in (
         "finfo",
         "iinfo",
         "dtype",
     ):
-        return m.world.create(m.native(cls, *[m.deep_plain(a) for a in args]))
+        return machine.world.create(machine.native(cls, *[machine.deep_plain(arg) for arg in args]))
     if is_placement(cls):
-        return m.native(cls, *[m.deep_plain(a) for a in args], **{k: m.deep_plain(v) for k, v in kwargs.items()})
+        return machine.native(
+            cls,
+            *[machine.deep_plain(arg) for arg in args],
+            **{name: machine.deep_plain(value) for name, value in kwargs.items()},
+        )
     if cls.__module__ == "torch.return_types" and len(args) == 1 and not kwargs:
-        return m.native(cls, list(m.iterate(args[0])))
+        return machine.native(cls, list(machine.iterate(args[0])))
     if issubclass(cls, weakref.ref):
         refuse_reference(f"a {cls.__name__}")
     if issubclass(cls, torch.nn.Module):
-        return _make_module(m, cls, args, kwargs)
+        return _make_module(machine, cls, args, kwargs)
     if cls is torch.Tensor:
-        return tensor_factories.call_legacy_constructor(m, None, args, kwargs)
+        return tensor_factories.call_legacy_constructor(machine, None, args, kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("parameter", f"a {cls.__name__} is made")
-        return subclass_calls.construct(m, cls, args, kwargs)
+        return subclass_calls.construct(machine, cls, args, kwargs)
     if issubclass(cls, torch.autograd.Function):  # Function().apply(x): an instance that only names its class
-        obj = m.world.create(m.native(cls.__new__, cls))
-        m.call(_lookup(cls, "__init__"), [obj, *args], kwargs)
+        obj = machine.world.create(machine.native(cls.__new__, cls))
+        machine.call(_lookup(cls, "__init__"), [obj, *args], kwargs)
         return obj
     if issubclass(cls, BaseException):
-        return _make_exception(m, cls, args, kwargs)
+        return _make_exception(machine, cls, args, kwargs)
     meta_call = _lookup(type(cls), "__call__")
     if isinstance(meta_call, types.FunctionType):
-        return m.call(meta_call, [cls, *args], kwargs)
-    return construct(m, cls, args, kwargs)
+        return machine.call(meta_call, [cls, *args], kwargs)
+    return construct(machine, cls, args, kwargs)
 
 
-def _member_of(m: Machine, cls: enum.EnumMeta, args: list, kwargs: dict) -> Any:
+def _member_of(machine: Machine, cls: enum.EnumMeta, args: list, kwargs: dict) -> Any:
     """Enum(value): the member that has the value, or a combination of flags."""
     if len(args) != 1 or kwargs:
         raise Break("unsupported", "an enum is made")
-    member = m.native(cls, args[0])
+    member = machine.native(cls, args[0])
     if not isinstance(member, enum.Enum):  # a flag that lets go of what it does not know gives a number
         return member
     by_value = cls._value2member_map_ if type(args[0]) in ATOMS else {}
-    if by_value.get(args[0]) is member and id(cls) not in m.world.made:  # (an enum may be told other values)
-        return m.world.load(
-            member, S.dict_value(S.attr(m.world.anchor(cls), "_value2member_map_"), args[0]), "member of an enum"
+    if by_value.get(args[0]) is member and id(cls) not in machine.world.made:  # (an enum may be told other values)
+        return machine.world.load(
+            member, S.dict_value(S.attr(machine.world.anchor(cls), "_value2member_map_"), args[0]), "member of an enum"
         )
     known = member.name in cls.__members__ if isinstance(member.name, str) else False  # else a combination of flags
-    return m.world.register(member, S.attr(m.world.anchor(cls), member.name) if known else S.const(member))
+    return machine.world.register(member, S.attr(machine.world.anchor(cls), member.name) if known else S.const(member))
 
 
-def _make_module(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+def _make_module(machine: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """A module without parameters (an activation, a loss): nothing but Python, so its __init__ is interpreted. What
     makes a Parameter breaks there."""
     new = cls.__new__
@@ -108,13 +115,13 @@ def _make_module(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         or issubclass(cls, _NATIVE_MODULES)
     ):
         raise Break("module_construction", f"a {cls.__name__} is constructed")
-    return construct(m, cls, args, kwargs)
+    return construct(machine, cls, args, kwargs)
 
 
 _NATIVE_MODULES = (torch.jit.ScriptModule, torch.fx.GraphModule)
 
 
-def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+def construct(machine: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """type.__call__: __new__, then __init__."""
     new, init = _lookup(cls, "__new__"), _lookup(cls, "__init__")
     new = new.__func__ if isinstance(new, staticmethod) else new
@@ -125,28 +132,30 @@ def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
             and "__new__" in cls.__dict__
             and new.__module__.startswith("namedtuple")
         ):
-            return m.native(cls, *args, **kwargs)
-        obj = m.call(new, [cls, *args], kwargs)
-        made = m.world.type_of(obj)
+            return machine.native(cls, *args, **kwargs)
+        obj = machine.call(new, [cls, *args], kwargs)
+        made = machine.world.type_of(obj)
         if not issubclass(made, cls):
             return obj
         if made is not cls:  # an instance of a subclass, which has its own __init__
             cls, init = made, _lookup(made, "__init__")
     else:
-        obj = _native_new(m, cls, args, kwargs, init)
+        obj = _native_new(machine, cls, args, kwargs, init)
     if init is None or python_method(cls, "__init__") is not None:
         if isinstance(init, types.FunctionType):
-            given = m.call(init, [obj, *args], kwargs)
+            given = machine.call(init, [obj, *args], kwargs)
         else:  # a partialmethod, a property, an object that is called
-            given = m.call(m.getattr(obj, "__init__"), args, kwargs)
+            given = machine.call(machine.getattr(obj, "__init__"), args, kwargs)
         if given is not None:
-            raise Raised(TypeError(f"__init__() should return None, not '{m.world.type_of(given).__name__}'"))
+            raise Raised(TypeError(f"__init__() should return None, not '{machine.world.type_of(given).__name__}'"))
     elif init is not MISSING and init is not object.__init__ and isinstance(obj, (list, dict, set)):
-        m.native(init, obj, *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args], **kwargs)
+        machine.native(
+            init, obj, *[machine.plain(arg) if not isinstance(arg, InlineGenerator) else arg for arg in args], **kwargs
+        )
     return obj
 
 
-def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> Any:
+def _native_new(machine: Machine, cls: type, args: list, kwargs: dict, init: Any) -> Any:
     """An instance by the C __new__ of a base class."""
     heap = bool(cls.__flags__ & (1 << 9))
     if not heap and cls not in _PLAIN_CLASSES:
@@ -162,35 +171,35 @@ def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> A
     if cls.__new__ is object.__new__:
         if (args or kwargs) and init is object.__init__:
             raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
-        obj = m.native(object.__new__, cls)
+        obj = machine.native(object.__new__, cls)
     elif issubclass(cls, (dict, list, set)) and heap or cls in _PLAIN_CLASSES:
-        obj = m.native(cls.__new__, cls)
+        obj = machine.native(cls.__new__, cls)
     elif issubclass(cls, (tuple, str, int, float, frozenset)):
-        obj = m.native(cls.__new__, cls, *[m.plain(a) for a in args], **kwargs)
+        obj = machine.native(cls.__new__, cls, *[machine.plain(arg) for arg in args], **kwargs)
     elif issubclass(cls, torch.utils._python_dispatch.TorchDispatchMode) or issubclass(
         cls, torch.overrides.TorchFunctionMode
     ):
         raise Break("unsupported", "a dispatch or function mode is made")
     else:
         raise Break("c_call", f"an instance of {cls.__module__}.{cls.__name__} is made by native code")
-    return m.world.create(obj)
+    return machine.world.create(obj)
 
 
 _PLAIN_CLASSES = frozenset((object, collections.OrderedDict, types.SimpleNamespace))
 
 
-def _make_exception(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+def _make_exception(machine: Machine, cls: type, args: list, kwargs: dict) -> Any:
     new, init = _lookup(cls, "__new__"), _lookup(cls, "__init__")
     if isinstance(new, (types.FunctionType, staticmethod)):
         raise Break("unsupported", "an exception class with its own __new__ is instantiated")
     if not isinstance(init, types.FunctionType):
-        return m.native(cls, *args, **kwargs)
-    exc = m.native(cls.__new__, cls, *args)
-    m.call(init, [exc, *args], kwargs)
+        return machine.native(cls, *args, **kwargs)
+    exc = machine.native(cls.__new__, cls, *args)
+    machine.call(init, [exc, *args], kwargs)
     return exc
 
 
-def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
+def new_object(machine: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     """object.__new__(cls), or a builtin base's, called explicitly."""
     if not isinstance(cls, type):
         raise Raised(TypeError("object.__new__(X): X is not a type object"))
@@ -201,22 +210,22 @@ def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
             raise Raised(TypeError("object.__new__() takes exactly one argument (the type to instantiate)"))
         if cls.__init__ is object.__init__:
             raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
-    obj = m.native(object.__new__, cls)
-    return m.world.create(obj)
+    obj = machine.native(object.__new__, cls)
+    return machine.world.create(obj)
 
 
-def build_class(m: Machine, body: Any, name: str, /, *given: Any, metaclass: Any = None, **kwargs: Any) -> Any:
+def build_class(machine: Machine, body: Any, name: str, /, *given: Any, metaclass: Any = None, **kwargs: Any) -> Any:
     """`class name(*bases): ...` inside a captured function."""
-    bases = m.native(types.resolve_bases, given) if _all_known(given) else given
+    bases = machine.native(types.resolve_bases, given) if _all_known(given) else given
     meta = metaclass if metaclass is not None else type
     if isinstance(meta, type) and _all_classes(bases):
         meta = _most_derived(meta, bases)
-    check_class(m, meta, bases)
-    namespace = m.native(meta.__prepare__, name, bases, **kwargs)
-    _run_body(m, body, namespace)
+    check_class(machine, meta, bases)
+    namespace = machine.native(meta.__prepare__, name, bases, **kwargs)
+    _run_body(machine, body, namespace)
     if bases is not given and bases != given:
         namespace["__orig_bases__"] = given
-    return make_class(m, meta, name, bases, namespace, kwargs)
+    return make_class(machine, meta, name, bases, namespace, kwargs)
 
 
 def _most_derived(meta: type, bases: tuple) -> type:
@@ -239,19 +248,19 @@ def _all_known(values: tuple) -> bool:
     them.
     """
     return all(
-        isinstance(v, type)
-        or type(v).__module__ in ("typing", "types")
-        or isinstance(v, types.FunctionType)
-        and v.__module__ == "typing"
-        for v in values
+        isinstance(value, type)
+        or type(value).__module__ in ("typing", "types")
+        or isinstance(value, types.FunctionType)
+        and value.__module__ == "typing"
+        for value in values
     )
 
 
 def _all_classes(bases: tuple) -> bool:
-    return all(isinstance(b, type) for b in bases)
+    return all(isinstance(base, type) for base in bases)
 
 
-def check_class(m: Machine, meta: Any, bases: tuple) -> None:
+def check_class(machine: Machine, meta: Any, bases: tuple) -> None:
     """Break where making the class runs code of the user's, or makes something that capture does not follow."""
     if not isinstance(meta, type) or not is_trusted_module(meta.__module__ or "") or not _all_classes(bases):
         raise Break("class_definition", "a class with a metaclass of its own is defined")
@@ -263,7 +272,7 @@ def check_class(m: Machine, meta: Any, bases: tuple) -> None:
             raise Break("class_definition", "a class whose base has __init_subclass__ is defined")
 
 
-def make_class(m: Machine, meta: type, name: str, bases: tuple, namespace: dict, kwargs: dict) -> Any:
+def make_class(machine: Machine, meta: type, name: str, bases: tuple, namespace: dict, kwargs: dict) -> Any:
     """The class itself, made natively; what descriptors do with their names is interpreted."""
     named: dict[str, Any] = {}
     for key, value in list(namespace.items()):
@@ -277,29 +286,29 @@ def make_class(m: Machine, meta: type, name: str, bases: tuple, namespace: dict,
                 )
             named[key] = value
             namespace[key] = None  # keeps its place; type.__new__ would run the hook natively
-    cls = m.native(meta, name, bases, namespace, **kwargs)
-    made_inside(m, cls)
+    cls = machine.native(meta, name, bases, namespace, **kwargs)
+    made_inside(machine, cls)
     for key, value in named.items():
         type.__setattr__(cls, key, value)
     for key, value in named.items():
-        m.call(m.getattr(value, "__set_name__"), [cls, key])
+        machine.call(machine.getattr(value, "__set_name__"), [cls, key])
     return cls
 
 
-def made_inside(m: Machine, cls: type) -> type:
+def made_inside(machine: Machine, cls: type) -> type:
     """A class that native code made for the program (namedtuple, dataclass with slots)."""
-    m.world.made[id(cls)] = cls
-    m.origins[id(cls)] = m.root_index
-    m.world.keep.append(cls)
+    machine.world.made[id(cls)] = cls
+    machine.origins[id(cls)] = machine.root_index
+    machine.world.keep.append(cls)
     return cls
 
 
-def _run_body(m: Machine, body: Any, namespace: dict) -> Any:
-    return m.call_code(body.__code__, m.scope_of(body.__globals__), body, {}, namespace)
+def _run_body(machine: Machine, body: Any, namespace: dict) -> Any:
+    return machine.call_code(body.__code__, machine.scope_of(body.__globals__), body, {}, namespace)
 
 
-def _build_class_entry(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
-    return build_class(m, *args, **kwargs)
+def _build_class_entry(machine: Machine, /, *args: Any, **kwargs: Any) -> Any:
+    return build_class(machine, *args, **kwargs)
 
 
 callables.FUNCTIONS[builtins.__build_class__] = _build_class_entry

@@ -58,29 +58,29 @@ _SEQUENCES = (list, tuple, collections.deque)
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # of nn.Module: what is read through attributes
 
 
-def _shadow(m: Machine, obj: Any) -> Shadow:
-    shadow = m.world.shadows.get(id(obj))
+def _shadow(machine: Machine, obj: Any) -> Shadow:
+    shadow = machine.world.shadows.get(id(obj))
     if shadow is None:
-        shadow = m.world.shadows[id(obj)] = Shadow()
+        shadow = machine.world.shadows[id(obj)] = Shadow()
     return shadow
 
 
-def _written_attributes(m: Machine, obj: Any) -> dict[str, Any]:
+def _written_attributes(machine: Machine, obj: Any) -> dict[str, Any]:
     """Where `obj` is the __dict__ of an object: the attributes that were written to and are not in it yet."""
-    owner = m.world.dict_owners.get(id(obj))
-    return m.world.pending.get(
+    owner = machine.world.dict_owners.get(id(obj))
+    return machine.world.pending.get(
         id(obj if owner is None else owner), {}
     )  # the globals of a module are written by their dict
 
 
-def _refuse_late_attributes(m: Machine, obj: Any) -> None:
-    if _written_attributes(m, obj):
+def _refuse_late_attributes(machine: Machine, obj: Any) -> None:
+    if _written_attributes(machine, obj):
         raise Break("mutation", "the __dict__ of an object with pending changes is read")
 
 
-def refuse_late_items(m: Machine, own: dict) -> None:
+def refuse_late_items(machine: Machine, own: dict) -> None:
     """Break where `own`, in which an object's attributes lie, was changed by a name that leads to the dict itself."""
-    shadow = m.world.shadows.get(id(own))
+    shadow = machine.world.shadows.get(id(own))
     if shadow is not None and shadow.changed:
         raise Break("mutation", "an attribute is read from a dict with pending changes")
 
@@ -100,38 +100,38 @@ _LASTING_KEYS = (
 
 
 def _check_keys(keys: tuple) -> tuple:
-    for k in keys:
-        t = type(k)
-        if not (t in ATOMS or isinstance(k, _LASTING_KEYS) or t is tuple or t is torch.Size):
-            raise Break("unknown_object", f"a dict from outside has a key of type {t.__name__}")
+    for key in keys:
+        cls = type(key)
+        if not (cls in ATOMS or isinstance(key, _LASTING_KEYS) or cls is tuple or cls is torch.Size):
+            raise Break("unknown_object", f"a dict from outside has a key of type {cls.__name__}")
     return keys
 
 
-def keys_of(m: Machine, obj: dict) -> tuple:
+def keys_of(machine: Machine, obj: dict) -> tuple:
     """The keys of an outside dict as they are now, guarded."""
-    _refuse_late_attributes(m, obj)
-    shadow = m.world.shadows.get(id(obj))
+    _refuse_late_attributes(machine, obj)
+    shadow = machine.world.shadows.get(id(obj))
     if shadow is not None and (shadow.value is not None or shadow.blind):
-        return tuple(_read(m, obj))
-    source = m.world.sources[id(obj)]
-    refuse_unread(m, source, obj)
+        return tuple(_read(machine, obj))
+    source = machine.world.sources[id(obj)]
+    refuse_unread(machine, source, obj)
     keys = _check_keys(
         tuple(dict.keys(obj))
         if not isinstance(obj, collections.OrderedDict)
         else tuple(collections.OrderedDict.keys(obj))
     )
-    m.world.guard(source, "DICT_KEYS", keys, "keys of a dict")
+    machine.world.guard(source, "DICT_KEYS", keys, "keys of a dict")
     return keys
 
 
-def key_view(m: Machine, obj: dict) -> dict:
+def key_view(machine: Machine, obj: dict) -> dict:
     """A dict with the keys of an outside dict, in step with what the program does to them; its values mean nothing
     unless it is the shadow itself."""
-    shadow = _shadow(m, obj)
+    shadow = _shadow(machine, obj)
     if shadow.value is not None:
         return shadow.value
     if shadow.keys is None:
-        shadow.keys = dict.fromkeys(keys_of(m, obj))
+        shadow.keys = dict.fromkeys(keys_of(machine, obj))
     return shadow.keys
 
 
@@ -143,17 +143,17 @@ def _follow(view: dict, keys: Any) -> None:
         view.setdefault(key)
 
 
-def _read(m: Machine, obj: Any) -> Any:
+def _read(machine: Machine, obj: Any) -> Any:
     """The shadow of an outside container, with all of its content loaded."""
-    _refuse_late_attributes(m, obj)
-    shadow = _shadow(m, obj)
+    _refuse_late_attributes(machine, obj)
+    shadow = _shadow(machine, obj)
     if shadow.value is not None:
         return shadow.value
     settle_keys(shadow)
-    world = m.world
+    world = machine.world
     source = world.sources[id(obj)]
     base = base_of(obj)
-    refuse_unread(m, source, obj)
+    refuse_unread(machine, source, obj)
     if base in _SEQUENCES:
         world.guard(source, "LEN", base.__len__(obj), "length of a sequence")
         items = [world.load(v, S.item(source, i), "element") for i, v in enumerate(base.__iter__(obj))]
@@ -173,7 +173,7 @@ def _read(m: Machine, obj: Any) -> Any:
     elif base is dict or base is collections.OrderedDict:
         keys = _check_keys(tuple(base.keys(obj)))
         world.guard(source, "DICT_KEYS", keys, "keys of a dict")
-        loaded = {k: world.load(base.__getitem__(obj, k), S.dict_value(source, k), "dict value") for k in keys}
+        loaded = {key: world.load(base.__getitem__(obj, key), S.dict_value(source, key), "dict value") for key in keys}
         if base is collections.OrderedDict:
             value = collections.OrderedDict(loaded)
         elif isinstance(obj, collections.defaultdict):
@@ -198,85 +198,86 @@ def _read(m: Machine, obj: Any) -> Any:
     if base is not frozenset and base is not tuple:
         world.shadowed[id(value)] = obj
     for name, args in shadow.blind:
-        _apply(m, value, name, args, {})
+        _apply(machine, value, name, args, {})
     shadow.blind = []
     return value
 
 
-def plain(m: Machine, value: Any) -> Any:
+def plain(machine: Machine, value: Any) -> Any:
     """An outside container as its shadow; everything else as it is."""
-    if type(value) in ATOMS or id(value) not in m.world.sources:
+    if type(value) in ATOMS or id(value) not in machine.world.sources:
         return value
-    return _read(m, value) if base_of(value) is not None and not isinstance(value, torch.Size) else value
+    return _read(machine, value) if base_of(value) is not None and not isinstance(value, torch.Size) else value
 
 
-def refuse_class_dict(m: Machine, value: Any) -> None:
+def refuse_class_dict(machine: Machine, value: Any) -> None:
     """Break where the dict of a class is read as a whole: which names there are no guard can say."""
-    if id(value) in m.world.class_dicts:
+    if id(value) in machine.world.class_dicts:
         raise Break("unknown_object", "the dict of a class is read as a whole", "read the attributes by their names")
 
 
-def deep_plain(m: Machine, value: Any) -> Any:
+def deep_plain(machine: Machine, value: Any) -> Any:
     """`value` with every outside container in it replaced by an inside copy."""
     if type(value) in ATOMS or type(value) is TraceTensor:
         return value
-    value = plain(m, value)
-    t = type(value)
-    if t is types.MappingProxyType:
-        refuse_class_dict(m, value)
-    if t is list:
-        return [deep_plain(m, v) for v in value]
-    if t is tuple:
-        return tuple(deep_plain(m, v) for v in value)
-    if t is dict:
-        return {k: deep_plain(m, v) for k, v in value.items()}
+    value = plain(machine, value)
+    cls = type(value)
+    if cls is types.MappingProxyType:
+        refuse_class_dict(machine, value)
+    if cls is list:
+        return [deep_plain(machine, item) for item in value]
+    if cls is tuple:
+        return tuple(deep_plain(machine, item) for item in value)
+    if cls is dict:
+        return {key: deep_plain(machine, item) for key, item in value.items()}
     base = base_of(value)
-    if base is None or base in (set, frozenset) or t is torch.Size:
+    if base is None or base in (set, frozenset) or cls is torch.Size:
         return value
     keys = list(base.keys(value)) if issubclass(base, dict) else range(base.__len__(value))
-    before = [base.__getitem__(value, k) for k in keys]
-    parts = [deep_plain(m, v) for v in before]
-    if all(p is v for p, v in zip(parts, before)):
+    before = [base.__getitem__(value, key) for key in keys]
+    parts = [deep_plain(machine, v) for v in before]
+    if all(part is v for part, v in zip(parts, before)):
         return value
-    if t is collections.deque:
+    if cls is collections.deque:
         return collections.deque(parts, value.maxlen)
-    if t is collections.defaultdict:
+    if cls is collections.defaultdict:
         return collections.defaultdict(value.default_factory, zip(keys, parts))
-    if t in (collections.OrderedDict, collections.Counter):
-        return t(dict(zip(keys, parts)))
+    if cls in (collections.OrderedDict, collections.Counter):
+        return cls(dict(zip(keys, parts)))
     if base is tuple:
-        return tuple.__new__(t, parts)
-    raise Break("unknown_object", f"native code reads a {t.__name__} that holds containers from outside")
+        return tuple.__new__(cls, parts)
+    raise Break("unknown_object", f"native code reads a {cls.__name__} that holds containers from outside")
 
 
-def iterate(m: Machine, value: Any) -> Any:
+def iterate(machine: Machine, value: Any) -> Any:
     """iter(value) as a native iterator over stack values."""
-    t = type(value)
-    world = m.world
-    if t is TraceTensor:
+    cls = type(value)
+    world = machine.world
+    if cls is TraceTensor:
         if value.dim() == 0:
             raise Raised(TypeError("iteration over a 0-d tensor"))
-        return iter(m.torch_method(value, "unbind", [0], {}))
-    if t is Subclassed:
-        if m.call(m.getattr(value, "dim"), []) == 0:
+        return iter(machine.torch_method(value, "unbind", [0], {}))
+    if cls is Subclassed:
+        if machine.call(machine.getattr(value, "dim"), []) == 0:
             raise Raised(TypeError("iteration over a 0-d tensor"))
-        return iter(m.call(m.getattr(value, "unbind"), [0]))
-    if t in (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict):
+        return iter(machine.call(machine.getattr(value, "unbind"), [0]))
+    if cls in (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict):
         if id(value) in world.sources:
             if isinstance(value, dict):
-                return iter(key_view(m, value))
-            return iter(_read(m, value))
+                return iter(key_view(machine, value))
+            return iter(_read(machine, value))
         return iter(value)
-    if t is LateText:
+    if cls is LateText:
         return iter(settled(value))
-    if t in (str, bytes, range, InlineGenerator, PythonIterator, OutsideIterator) or isinstance(value, torch.Size):
+    if cls in (str, bytes, range, InlineGenerator, PythonIterator, OutsideIterator) or isinstance(value, torch.Size):
         return iter(value)
-    if t is types.MappingProxyType:
-        refuse_class_dict(m, value)
+    if cls is types.MappingProxyType:
+        refuse_class_dict(machine, value)
     if isinstance(value, enum.EnumMeta):
         if id(value) not in world.made:
             plain(
-                m, world.load(value._member_names_, S.attr(world.anchor(value), "_member_names_"), "members of an enum")
+                machine,
+                world.load(value._member_names_, S.attr(world.anchor(value), "_member_names_"), "members of an enum"),
             )
             return iter(
                 [
@@ -292,105 +293,105 @@ def iterate(m: Machine, value: Any) -> Any:
         for member in members:
             world.register(member, S.attr(world.anchor(value), member.name))
         return iter(members)
-    method = python_method(t, "__iter__")
+    method = python_method(cls, "__iter__")
     if method is not None:
-        result = m.call(method, [value])
+        result = machine.call(method, [value])
         if python_method(type(result), "__next__") is not None:
-            return PythonIterator(m, result, m.root_index)
+            return PythonIterator(machine, result, machine.root_index)
         if not hasattr(given := world.type_of(result), "__next__"):
             raise Raised(TypeError(f"iter() returned non-iterator of type '{given.__name__}'"))
-        return iterate(m, result)
-    if python_method(t, "__next__") is not None:
-        return PythonIterator(m, value, m.root_index)
+        return iterate(machine, result)
+    if python_method(cls, "__next__") is not None:
+        return PythonIterator(machine, value, machine.root_index)
     if base_of(value) is not None:
-        return iterate_subclass(m, value)
-    if not hasattr(t, "__iter__") and python_method(t, "__getitem__") is not None:
-        return interpret(m, polyfills.items_by_index, [value], {})
+        return iterate_subclass(machine, value)
+    if not hasattr(cls, "__iter__") and python_method(cls, "__getitem__") is not None:
+        return interpret(machine, polyfills.items_by_index, [value], {})
     if id(value) in world.sources and is_native_iterator(value):
-        return outside_iterator(m, value)
+        return outside_iterator(machine, value)
     if id(value) in world.sources and not isinstance(value, (type, types.ModuleType)):
         raise Break(
-            "unknown_object", f"an object of type {t.__name__} from outside is iterated over", "make it a list first"
+            "unknown_object", f"an object of type {cls.__name__} from outside is iterated over", "make it a list first"
         )
-    return m.native(iter, value)
+    return machine.native(iter, value)
 
 
-def iterate_subclass(m: Machine, value: Any) -> Any:
+def iterate_subclass(machine: Machine, value: Any) -> Any:
     """Instances of subclasses of the builtin containers that did not change __iter__."""
-    if id(value) in m.world.sources:
-        return iter(key_view(m, value)) if isinstance(value, dict) else iter(_read(m, value))
-    return m.native(iter, value)
+    if id(value) in machine.world.sources:
+        return iter(key_view(machine, value)) if isinstance(value, dict) else iter(_read(machine, value))
+    return machine.native(iter, value)
 
 
-def length(m: Machine, obj: Any) -> Any:
+def length(machine: Machine, obj: Any) -> Any:
     """len() of an outside container."""
-    _refuse_late_attributes(m, obj)
+    _refuse_late_attributes(machine, obj)
     base = base_of(obj)
     assert base is not None
-    shadow = m.world.shadows.get(id(obj))
+    shadow = machine.world.shadows.get(id(obj))
     added = 0 if shadow is None else shadow.count(base)
-    return len(_read(m, obj)) if added is None else outside_length(m, obj, base, added)
+    return len(_read(machine, obj)) if added is None else outside_length(machine, obj, base, added)
 
 
-def get_item(m: Machine, obj: Any, key: Any) -> Any:
+def get_item(machine: Machine, obj: Any, key: Any) -> Any:
     """obj[key] of an outside container."""
-    world = m.world
+    world = machine.world
     base = base_of(obj)
     if base is None or base in (set, frozenset):
         raise Break("unknown_object", f"an item of an object of type {type(obj).__name__} from outside is read")
-    if type(key) is str and key in (written := _written_attributes(m, obj)):
+    if type(key) is str and key in (written := _written_attributes(machine, obj)):
         if written[key] is MISSING:
             raise Raised(KeyError(key))
         return written[key]
     shadow = world.shadows.get(id(obj))
     if isinstance(obj, dict):
-        refuse_address(m, key)
-    key, value = _given(m, obj, shadow, base, key)
+        refuse_address(machine, key)
+    key, value = _given(machine, obj, shadow, base, key)
     if value is not MISSING:
         return value
     if type(key) is TraceTensor or type(key) is Subclassed:
-        return value_of_tensor(m, obj, key)
+        return value_of_tensor(machine, obj, key)
     if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
         if base in _SEQUENCES and type(key) is int:
-            return _element(m, obj, key, base)
+            return _element(machine, obj, key, base)
         if base not in _SEQUENCES and (type(key) in ATOMS or isinstance(key, _LASTING_KEYS)):
-            return _value_of_key(m, obj, key)
-    if (at := place_before_added(m, obj, key)) is not None:
-        return _element(m, obj, at, base)
-    if (part := places_of_slice(m, obj, key)) is not None:
-        return [get_item(m, obj, i) for i in part]
-    value = _read(m, obj)
+            return _value_of_key(machine, obj, key)
+    if (at := place_before_added(machine, obj, key)) is not None:
+        return _element(machine, obj, at, base)
+    if (part := places_of_slice(machine, obj, key)) is not None:
+        return [get_item(machine, obj, i) for i in part]
+    value = _read(machine, obj)
     if isinstance(value, dict) and key not in value:
-        return _missing(m, obj, key)
-    return m.native(operator.getitem, value, key)
+        return _missing(machine, obj, key)
+    return machine.native(operator.getitem, value, key)
 
 
-def _given(m: Machine, obj: Any, shadow: Shadow | None, base: Any, key: Any) -> tuple[Any, Any]:
+def _given(machine: Machine, obj: Any, shadow: Shadow | None, base: Any, key: Any) -> tuple[Any, Any]:
     """The key as a plain one, and what the program has put there without reading the container; MISSING."""
     if shadow is not None and (value := shadow.just_set(key)) is not MISSING:
         return key, value
     settle_keys(shadow)
-    key = known_index(m, obj, key)
+    key = known_index(machine, obj, key)
     return key, MISSING if shadow is None else shadow.given(base, key)
 
 
-def _element(m: Machine, obj: Any, index: int, base: Any) -> Any:
+def _element(machine: Machine, obj: Any, index: int, base: Any) -> Any:
     """An element of a sequence as it came from outside."""
-    source = m.world.sources[id(obj)]
+    source = machine.world.sources[id(obj)]
     try:
-        return m.world.load(base.__getitem__(obj, index), S.item(source, index), "element")
+        return machine.world.load(base.__getitem__(obj, index), S.item(source, index), "element")
     except IndexError as exc:
-        m.world.guard(source, "LEN", base.__len__(obj), "index out of range")
+        machine.world.guard(source, "LEN", base.__len__(obj), "index out of range")
         raise Raised(exc) from None
 
 
-def _value_of_key(m: Machine, obj: dict, key: Any) -> Any:
+def _value_of_key(machine: Machine, obj: dict, key: Any) -> Any:
     """What a dict as it came from outside has under a key that a guard can hold."""
     if dict.__contains__(obj, key):
-        source = S.dict_value(m.world.sources[id(obj)], key)
-        return m.world.load(dict.__getitem__(obj, key), source, "dict value")
-    _lacks(m, obj, key, "missing key")
-    return _missing(m, obj, key)
+        source = S.dict_value(machine.world.sources[id(obj)], key)
+        return machine.world.load(dict.__getitem__(obj, key), source, "dict value")
+    _lacks(machine, obj, key, "missing key")
+    return _missing(machine, obj, key)
 
 
 def _untouched(shadow: Shadow, key: Any) -> bool:
@@ -398,53 +399,55 @@ def _untouched(shadow: Shadow, key: Any) -> bool:
     return type(key) in ATOMS and not any(type(args[0]) in ATOMS and args[0] == key for _, args in shadow.blind)
 
 
-def _lacks(m: Machine, obj: dict, key: Any, why: str) -> None:
+def _lacks(machine: Machine, obj: dict, key: Any, why: str) -> None:
     """Rely on an outside dict's not having a key: on all of its keys where a guard that holds this one weakly could not
     look for it.
     """
     if plain_key(key) or reference(key) is key:
-        m.world.guard(m.world.sources[id(obj)], "LACKS", key, why)
+        machine.world.guard(machine.world.sources[id(obj)], "LACKS", key, why)
     else:
-        keys_of(m, obj)
+        keys_of(machine, obj)
 
 
-def _missing(m: Machine, obj: dict, key: Any) -> Any:
+def _missing(machine: Machine, obj: dict, key: Any) -> Any:
     method = python_method(type(obj), "__missing__")
     if method is not None:
-        return m.call(method, [obj, key])
+        return machine.call(method, [obj, key])
     if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
-        value = m.call(m.getattr(obj, "default_factory"), [])
-        mutate(m, obj, "__setitem__", [key, value], {})
+        value = machine.call(machine.getattr(obj, "default_factory"), [])
+        mutate(machine, obj, "__setitem__", [key, value], {})
         return value
     raise Raised(KeyError(key))
 
 
-def contains(m: Machine, obj: Any, item: Any) -> bool | None:
+def contains(machine: Machine, obj: Any, item: Any) -> bool | None:
     """`item in obj` for an outside dict or set; None where the caller should compare elements."""
     base = base_of(obj)
     if base is dict or base is collections.OrderedDict:
-        refuse_address(m, item)
+        refuse_address(machine, item)
         if isinstance(item, TraceTensor):
             raise Break("unknown_object", "a tensor is looked up in a dict from outside")
-        if type(item) is str and item in (written := _written_attributes(m, obj)):
+        if type(item) is str and item in (written := _written_attributes(machine, obj)):
             return written[item] is not MISSING
-        shadow = m.world.shadows.get(id(obj))
+        shadow = machine.world.shadows.get(id(obj))
         settle_keys(shadow)
         if (shadow is None or (shadow.value is None and not shadow.blind)) and (
             type(item) in ATOMS or isinstance(item, _LASTING_KEYS)
         ):
             if not dict.__contains__(obj, item):
-                _lacks(m, obj, item, "key in a dict")
+                _lacks(machine, obj, item, "key in a dict")
                 return False
-            m.world.load(dict.__getitem__(obj, item), S.dict_value(m.world.sources[id(obj)], item), "key in a dict")
+            machine.world.load(
+                dict.__getitem__(obj, item), S.dict_value(machine.world.sources[id(obj)], item), "key in a dict"
+            )
             return True
-        return m.native(lambda: item in keys_of(m, obj))
+        return machine.native(lambda: item in keys_of(machine, obj))
     if base in (set, frozenset):
-        return m.native(lambda: item in _read(m, obj))
+        return machine.native(lambda: item in _read(machine, obj))
     return None
 
 
-def _set_in_dict(m: Machine, obj: Any, own: dict, name: Any, value: Any) -> None:
+def _set_in_dict(machine: Machine, obj: Any, own: dict, name: Any, value: Any) -> None:
     """`obj.__dict__[name] = value`: past __setattr__ and descriptors, which read it from there."""
     if (
         type(name) is not str
@@ -453,28 +456,28 @@ def _set_in_dict(m: Machine, obj: Any, own: dict, name: Any, value: Any) -> None
         or isinstance(class_attribute(type(obj), name), (types.GetSetDescriptorType, types.MemberDescriptorType))
     ):
         raise Break("mutation", f"`{name}` is written to the __dict__ of a {type(obj).__name__}")
-    m.world.pending.setdefault(id(obj), {})[name] = value
-    m.effects.method(own, dict, "__setitem__", [name, value], {})
+    machine.world.pending.setdefault(id(obj), {})[name] = value
+    machine.effects.method(own, dict, "__setitem__", [name, value], {})
 
 
-def as_mapping(m: Machine, value: Any) -> dict:
+def as_mapping(machine: Machine, value: Any) -> dict:
     """A mapping argument as a plain dict of stack values."""
-    t = type(value)
+    cls = type(value)
     if isinstance(value, dict) and (
-        t.__iter__ is dict.__iter__
+        cls.__iter__ is dict.__iter__
         or isinstance(value, collections.OrderedDict)
-        and t.__iter__ is collections.OrderedDict.__iter__
-        and t.keys is collections.OrderedDict.keys
+        and cls.__iter__ is collections.OrderedDict.__iter__
+        and cls.keys is collections.OrderedDict.keys
     ):
         ordered = isinstance(value, collections.OrderedDict)
-        return dict((collections.OrderedDict if ordered else dict).items(m.plain(value)))
-    if t is types.MappingProxyType:
-        refuse_class_dict(m, value)
-        if m.world.is_outside(value):
+        return dict((collections.OrderedDict if ordered else dict).items(machine.plain(value)))
+    if cls is types.MappingProxyType:
+        refuse_class_dict(machine, value)
+        if machine.world.is_outside(value):
             raise Break("unknown_object", "a mappingproxy from outside is read")
         return dict(value)
-    keys = m.native(list, m.iterate(m.call(m.getattr(value, "keys"), [])))
-    return {k: m.get_item(value, k) for k in keys}
+    keys = machine.native(list, machine.iterate(machine.call(machine.getattr(value, "keys"), [])))
+    return {key: machine.get_item(value, key) for key in keys}
 
 
 # --- methods
@@ -520,21 +523,21 @@ _STRUCTURAL = frozenset(
 )
 
 
-def _apply(m: Machine, value: Any, name: str, args: list, kwargs: dict) -> Any:
+def _apply(machine: Machine, value: Any, name: str, args: list, kwargs: dict) -> Any:
     """A native method of an inside container, with iterables made native."""
     if name in ("extend", "extendleft", "__iadd__", "update", "__ior__") and args:
-        args = [_native_argument(m, a) for a in args]
+        args = [_native_argument(machine, arg) for arg in args]
     if name == "sort" and kwargs.get("key") is not None:
-        kwargs = {**kwargs, "key": m.callback(kwargs["key"])}
+        kwargs = {**kwargs, "key": machine.callback(kwargs["key"])}
     base = base_of(value)
-    return m.native(getattr(base if base is not None else type(value), name), value, *args, **kwargs)
+    return machine.native(getattr(base if base is not None else type(value), name), value, *args, **kwargs)
 
 
-def _native_argument(m: Machine, value: Any) -> Any:
-    value = plain(m, value)
+def _native_argument(machine: Machine, value: Any) -> Any:
+    value = plain(machine, value)
     if isinstance(value, dict):
         return value
-    return list(iterate(m, value)) if not isinstance(value, (list, tuple, str, set, frozenset)) else value
+    return list(iterate(machine, value)) if not isinstance(value, (list, tuple, str, set, frozenset)) else value
 
 
 def _as_it_is_now(given: Any) -> Any:
@@ -542,94 +545,96 @@ def _as_it_is_now(given: Any) -> Any:
     return given.copy() if isinstance(given, (list, dict, set)) else given
 
 
-def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+def mutate(machine: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     """A method that changes an outside container: now on its shadow, after the graph on itself."""
-    result = _mutate(m, obj, name, args, kwargs)
-    shadow = m.world.shadows.get(id(obj))
+    result = _mutate(machine, obj, name, args, kwargs)
+    shadow = machine.world.shadows.get(id(obj))
     if shadow is not None and shadow.keys is not None and shadow.value is not None:
         _follow(shadow.keys, shadow.value)
     return result
 
 
-def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+def _mutate(machine: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     base = base_of(obj)
     if base is None or name not in _WRITES.get(base, ()):
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
-    owner = m.world.dict_owners.get(id(obj))
+    owner = machine.world.dict_owners.get(id(obj))
     if owner is not None and name == "__setitem__":
-        _set_in_dict(m, owner, obj, *args)
+        _set_in_dict(machine, owner, obj, *args)
         return None
     if owner is not None and name == "update" and not args and kwargs:
         for key, value in kwargs.items():
-            _mutate(m, obj, "__setitem__", [key, value], {})
+            _mutate(machine, obj, "__setitem__", [key, value], {})
         return None
-    _refuse_structural(m, obj, owner)
-    _refuse_address_as_key(m, obj, args)
-    shadow = _shadow(m, obj)
+    _refuse_structural(machine, obj, owner)
+    _refuse_address_as_key(machine, obj, args)
+    shadow = _shadow(machine, obj)
     shadow.changed = True
     if name in ("extend", "extendleft", "__iadd__", "update") and args:
-        args = [_as_it_is_now(_native_argument(m, args[0])), *args[1:]]
+        args = [_as_it_is_now(_native_argument(machine, args[0])), *args[1:]]
     if name == "remove" and base in _SEQUENCES:
-        return _remove(m, obj, base, args)
+        return _remove(machine, obj, base, args)
     if name == "setdefault":
-        return _set_default(m, obj, args)
-    if shadow.value is None and _needs_no_read(m, obj, base, name, args):
+        return _set_default(machine, obj, args)
+    if shadow.value is None and _needs_no_read(machine, obj, base, name, args):
         if shadow.keys is not None:
             shadow.keys.setdefault(args[0])
         shadow.blind.append((name, args))
-        m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
+        machine.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
         return obj if name == "__iadd__" else None
-    value = _read(m, obj)
+    value = _read(machine, obj)
     if name == "sort":
-        result = _apply(m, value, name, args, dict(kwargs))
-        m.effects.method(obj, base, "__setitem__", [slice(None), list(value)], {})
+        result = _apply(machine, value, name, args, dict(kwargs))
+        machine.effects.method(obj, base, "__setitem__", [slice(None), list(value)], {})
         return result
-    result = _apply(m, value, name, args, kwargs)
+    result = _apply(machine, value, name, args, kwargs)
     if name != "pop" or base is set or base in _SEQUENCES or isinstance(value, dict):
-        m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
+        machine.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
     return obj if name in _INPLACE_METHODS else result
 
 
-def _refuse_address_as_key(m: Machine, obj: Any, args: list) -> None:
+def _refuse_address_as_key(machine: Machine, obj: Any, args: list) -> None:
     if args and isinstance(obj, dict):
-        refuse_address(m, args[0])
+        refuse_address(machine, args[0])
 
 
-def _refuse_structural(m: Machine, obj: Any, owner: Any) -> None:
+def _refuse_structural(machine: Machine, obj: Any, owner: Any) -> None:
     """Break for a container through which Python itself looks: an object's `__dict__`, a module's hooks."""
-    source = m.world.sources[id(obj)]
+    source = machine.world.sources[id(obj)]
     below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
     if owner is not None or (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
         raise Break("mutation", f"`{source.name()}` is changed, and attributes are read through it")
 
 
-def _remove(m: Machine, obj: Any, base: type, args: list) -> Any:
+def _remove(machine: Machine, obj: Any, base: type, args: list) -> Any:
     """sequence.remove(value), as `del sequence[index]`: the entry need not compare."""
     missing = (
-        "list.remove(x): x not in list" if base is list else f"{m.native(repr, deep_plain(m, args[0]))} is not in deque"
+        "list.remove(x): x not in list"
+        if base is list
+        else f"{machine.native(repr, deep_plain(machine, args[0]))} is not in deque"
     )
-    return mutate(m, obj, "__delitem__", [search(m, _read(m, obj), "index", args, missing)], {})
+    return mutate(machine, obj, "__delitem__", [search(machine, _read(machine, obj), "index", args, missing)], {})
 
 
-def _set_default(m: Machine, obj: Any, args: list) -> Any:
+def _set_default(machine: Machine, obj: Any, args: list) -> Any:
     """dict.setdefault(key, default)"""
     key = args[0]
-    if contains(m, obj, key):
-        return get_item(m, obj, key)
+    if contains(machine, obj, key):
+        return get_item(machine, obj, key)
     value = args[1] if len(args) > 1 else None
-    mutate(m, obj, "__setitem__", [key, value], {})
+    mutate(machine, obj, "__setitem__", [key, value], {})
     return value
 
 
-def _needs_no_read(m: Machine, obj: Any, base: type, name: str, args: list) -> bool:
+def _needs_no_read(machine: Machine, obj: Any, base: type, name: str, args: list) -> bool:
     """Whether a write does not depend on what the container holds."""
     if base in _SEQUENCES:
         return name in ("append", "appendleft", "extend", "__iadd__")
     if base is not dict or name != "__setitem__":
         return False
     if is_open(args[0]):
-        return m.world.shadows[id(obj)].keys is None
-    return type(args[0]) in ATOMS or id(args[0]) in m.world.reals
+        return machine.world.shadows[id(obj)].keys is None
+    return type(args[0]) in ATOMS or id(args[0]) in machine.world.reals
 
 
 # in-place operators, and the method that does the same
@@ -643,7 +648,7 @@ _INPLACE_METHODS = {
 }
 
 
-def inplace(m: Machine, obj: Any, text: str, other: Any) -> Any:
+def inplace(machine: Machine, obj: Any, text: str, other: Any) -> Any:
     """obj += other and the like, for an outside container."""
     name = {
         "+=": "__iadd__",
@@ -662,37 +667,37 @@ def inplace(m: Machine, obj: Any, text: str, other: Any) -> Any:
         raise Raised(
             TypeError(f"unsupported operand type(s) for {text}: '{type(obj).__name__}' and '{type(other).__name__}'")
         )
-    mutate(m, obj, name, [other], {})
+    mutate(machine, obj, name, [other], {})
     return obj
 
 
-def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+def call_method(machine: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     """A builtin container's own method, called on an outside one."""
     base = base_of(obj)
     if base is None:
         raise Break("unknown_object", f"{type(obj).__name__}.{name} is called on an object from outside")
     if base in (dict, set, frozenset, collections.OrderedDict) or name in ("index", "count", "remove", "__contains__"):
         for key in args[:1]:
-            m.world.identity(key)
+            machine.world.identity(key)
     if name in _WRITES.get(base, ()):
-        return mutate(m, obj, name, args, kwargs)
+        return mutate(machine, obj, name, args, kwargs)
     if name not in _READS.get(base, ()):
         raise Break("c_call", f"{base.__name__}.{name} is called on an object from outside")
     if name == "__len__":
-        return length(m, obj)
+        return length(machine, obj)
     if name == "__getitem__":
-        return get_item(m, obj, args[0])
+        return get_item(machine, obj, args[0])
     if name == "__iter__":
-        return iter(key_view(m, obj)) if isinstance(obj, dict) else iter(_read(m, obj))
+        return iter(key_view(machine, obj)) if isinstance(obj, dict) else iter(_read(machine, obj))
     if isinstance(obj, dict):
         if name == "get":
             default = args[1] if len(args) > 1 else None
-            return get_item(m, obj, args[0]) if contains(m, obj, args[0]) else default
+            return get_item(machine, obj, args[0]) if contains(machine, obj, args[0]) else default
         if name == "__contains__":
-            return contains(m, obj, args[0])
+            return contains(machine, obj, args[0])
         if name == "keys":
-            return key_view(m, obj).keys()
+            return key_view(machine, obj).keys()
     elif name in ("__contains__", "index", "count") and base in _SEQUENCES:
-        return search(m, _read(m, obj), name, args)
-    args = [deep_plain(m, a) for a in args]
-    return m.native(getattr(base, name), _read(m, obj), *args, **kwargs)
+        return search(machine, _read(machine, obj), name, args)
+    args = [deep_plain(machine, arg) for arg in args]
+    return machine.native(getattr(base, name), _read(machine, obj), *args, **kwargs)

@@ -37,17 +37,17 @@ def _default_value(variable: Any) -> Any:
         return _UNSET
 
 
-def context_value(m: Machine, variable: ContextVar, args: list) -> Any:
+def context_value(machine: Machine, variable: ContextVar, args: list) -> Any:
     """`variable.get()` and `variable.get(default)`"""
-    source = m.world.source_of(variable) or m.world.anchor(variable)
+    source = machine.world.source_of(variable) or machine.world.anchor(variable)
     value = _set_value(variable)
     if value is not _UNSET:
-        return m.world.load(value, S.asked(source, _set_value), "value of a context variable")
-    m.world.guard(S.asked(source, _set_value), "ID", _UNSET, "a context variable that is not set")
+        return machine.world.load(value, S.asked(source, _set_value), "value of a context variable")
+    machine.world.guard(S.asked(source, _set_value), "ID", _UNSET, "a context variable that is not set")
     if args:
         return args[0]
     value = _default_value(variable)
     if value is _UNSET:
-        m.world.guard(S.asked(source, _default_value), "ID", _UNSET, "a context variable without a default")
+        machine.world.guard(S.asked(source, _default_value), "ID", _UNSET, "a context variable without a default")
         raise Raised(LookupError(variable))
-    return m.world.load(value, S.asked(source, _default_value), "default of a context variable")
+    return machine.world.load(value, S.asked(source, _default_value), "default of a context variable")

@@ -49,12 +49,12 @@ _KEY_METHODS = ("__hash__", "__eq__")
 
 def _own(value: Any, *names: str) -> bool:
     """Whether the class of `value` defines one of these methods in Python, in a module of the user's."""
-    t = type(value)
-    if t in ATOMS or t is TraceTensor:
+    cls = type(value)
+    if cls in ATOMS or cls is TraceTensor:
         return False
     return any(
         method is not None and not is_trusted_module(getattr(method, "__module__", None) or "")
-        for method in (python_method(t, name) for name in names)
+        for method in (python_method(cls, name) for name in names)
     )
 
 
@@ -68,10 +68,10 @@ def asks_back(value: Any) -> bool:
 
 
 # --- keys
-def settle_keys(m: Machine, keys: Iterable, present: Iterable = ()) -> None:
+def settle_keys(machine: Machine, keys: Iterable, present: Iterable = ()) -> None:
     """Keys are about to be hashed, and compared with those that are `present`, by native code: interpret their methods
     first, so that what they read is guarded. Methods with side effects break."""
-    special = [k for k in map(m.world.identity, _flat(keys)) if _own(k, *_KEY_METHODS)]
+    special = [k for k in map(machine.world.identity, _flat(keys)) if _own(k, *_KEY_METHODS)]
     if not special:
         return
     for key in special:
@@ -83,15 +83,15 @@ def settle_keys(m: Machine, keys: Iterable, present: Iterable = ()) -> None:
                     " attributes",
                     "let __hash__ and __eq__ only read attributes, or use plain keys",
                 )
-    before = len(m.effects.entries), len(m.graph.graph.nodes)
+    before = len(machine.effects.entries), len(machine.graph.graph.nodes)
     others = [k for k in _flat(present) if type(k) not in ATOMS]
     for i, key in enumerate(special):
         if _own(key, "__hash__"):
-            m.call(m.getattr(key, "__hash__"), [])
+            machine.call(machine.getattr(key, "__hash__"), [])
         for other in (*others, *special[:i]):
-            if other is not key and m.native(hash, other) == m.native(hash, key):
-                m.truth(m.compare("==", other, key))
-    if (len(m.effects.entries), len(m.graph.graph.nodes)) != before:
+            if other is not key and machine.native(hash, other) == machine.native(hash, key):
+                machine.truth(machine.compare("==", other, key))
+    if (len(machine.effects.entries), len(machine.graph.graph.nodes)) != before:
         raise Break(
             "unsupported",
             f"hashing or comparing keys of class {type(special[0]).__name__} has side effects, or computes with"
@@ -137,104 +137,104 @@ def _flat(keys: Iterable) -> Iterable:
 def _interpreted(values: Iterable) -> bool:
     """Whether comparing these values needs the interpreter."""
     return any(
-        type(v) not in ATOMS
-        and (isinstance(v, (list, tuple, dict, TraceTensor)) or _own(v, "__eq__", "__lt__", "__gt__"))
-        for v in values
+        type(value) not in ATOMS
+        and (isinstance(value, (list, tuple, dict, TraceTensor)) or _own(value, "__eq__", "__lt__", "__gt__"))
+        for value in values
     )
 
 
-def _same(m: Machine, a: Any, b: Any) -> bool:
-    return a is b or m.truth(m.compare("==", a, b))
+def _same(machine: Machine, a: Any, b: Any) -> bool:
+    return a is b or machine.truth(machine.compare("==", a, b))
 
 
-def equal_sequences(m: Machine, a: Any, b: Any) -> bool | None:
+def equal_sequences(machine: Machine, a: Any, b: Any) -> bool | None:
     """`a == b` of two lists or two tuples, or None where native code can do it."""
-    a, b = m.plain(a), m.plain(b)
+    a, b = machine.plain(a), machine.plain(b)
     if not _interpreted(a) and not _interpreted(b):
         return None
-    return len(a) == len(b) and all(_same(m, x, y) for x, y in zip(a, b))
+    return len(a) == len(b) and all(_same(machine, x, y) for x, y in zip(a, b))
 
 
-def order_sequences(m: Machine, text: str, a: Any, b: Any) -> Any:
+def order_sequences(machine: Machine, text: str, a: Any, b: Any) -> Any:
     """`a < b` and the like of two lists or two tuples, or None where native code can do it."""
-    a, b = m.plain(a), m.plain(b)
+    a, b = machine.plain(a), machine.plain(b)
     if not _interpreted(a) and not _interpreted(b):
         return None
     for x, y in zip(a, b):
-        if not _same(m, x, y):
-            return m.compare(text, x, y)
-    return m.compare(text, len(a), len(b))
+        if not _same(machine, x, y):
+            return machine.compare(text, x, y)
+    return machine.compare(text, len(a), len(b))
 
 
-def equal_dicts(m: Machine, a: Any, b: Any) -> bool | None:
+def equal_dicts(machine: Machine, a: Any, b: Any) -> bool | None:
     """`a == b` of two dicts, or None where native code can do it."""
-    a, b = m.plain(a), m.plain(b)
+    a, b = machine.plain(a), machine.plain(b)
     if not _interpreted(a.values()) and not _interpreted(b.values()):
         return None
-    return len(a) == len(b) and all(k in b and _same(m, v, b[k]) for k, v in a.items())
+    return len(a) == len(b) and all(key in b and _same(machine, value, b[key]) for key, value in a.items())
 
 
 # --- indices
-def as_index(m: Machine, value: Any) -> Any:
+def as_index(machine: Machine, value: Any) -> Any:
     """An index as an int, where its class says so by a method of its own."""
     if type(value) not in ATOMS and not isinstance(value, (int, torch.SymInt)) and _own(value, "__index__"):
-        number = m.call(m.getattr(value, "__index__"), [])
+        number = machine.call(machine.getattr(value, "__index__"), [])
         if not isinstance(number, int):
             raise Raised(TypeError(f"__index__ returned non-int (type {type(number).__name__})"))
         return number
     return value
 
 
-def as_number(m: Machine, value: Any) -> Any:
+def as_number(machine: Machine, value: Any) -> Any:
     """An argument of a native function of numbers, where its class says by methods of its own which number it is."""
     for name, convert in (("__float__", float), ("__index__", int)):
         if type(value) not in ATOMS and _own(value, name):
-            return m.call(m.getattr(value, name), []) if convert is float else as_index(m, value)
+            return machine.call(machine.getattr(value, name), []) if convert is float else as_index(machine, value)
     return value
 
 
-def hint_length(m: Machine, value: Any) -> None:
+def hint_length(machine: Machine, value: Any) -> None:
     """list(value) and tuple(value) ask how long it is, for room."""
     if type(value) is InlineGenerator and value.measured is not None and not value.finished:
-        m.call(len, [value.measured])
+        machine.call(len, [value.measured])
     elif _own(value, "__len__", "__length_hint__"):
         name = "__len__" if _own(value, "__len__") else "__length_hint__"
         try:
-            m.call(m.getattr(value, name), [])
+            machine.call(machine.getattr(value, name), [])
         except Raised as raised:
             if not isinstance(raised.exc, TypeError):
                 raise
 
 
-def items(m: Machine, value: Any) -> list:
+def items(machine: Machine, value: Any) -> list:
     """What list(value) holds; the iterator is made first, then the length is asked for."""
-    iterator = m.iterate(value)
-    hint_length(m, value)
-    return m.native(list, iterator)
+    iterator = machine.iterate(value)
+    hint_length(machine, value)
+    return machine.native(list, iterator)
 
 
-def as_key(m: Machine, key: Any) -> Any:
+def as_key(machine: Machine, key: Any) -> Any:
     """The key of a sequence's item: an index or a slice."""
     if type(key) is slice:
-        parts = [as_index(m, v) for v in (key.start, key.stop, key.step)]
-        return slice(*parts) if any(p is not v for p, v in zip(parts, (key.start, key.stop, key.step))) else key
-    return as_index(m, key)
+        parts = [as_index(machine, v) for v in (key.start, key.stop, key.step)]
+        return slice(*parts) if any(part is not v for part, v in zip(parts, (key.start, key.stop, key.step))) else key
+    return as_index(machine, key)
 
 
-def search(m: Machine, owner: Any, name: str, args: list, missing: str = "") -> Any:
+def search(machine: Machine, owner: Any, name: str, args: list, missing: str = "") -> Any:
     """index, remove, count and `in` of an inside sequence: elements are compared one by one. `missing` is the error's
     text, if it is not that of the method."""
     wanted = args[0]
     where: Any = range(len(owner))
     if name == "index" and len(args) > 1:
-        bounds = [as_index(m, a) for a in args[1:]]
-        where = range(*m.native(slice(bounds[0], bounds[1] if len(bounds) > 1 else None).indices, len(owner)))
+        bounds = [as_index(machine, arg) for arg in args[1:]]
+        where = range(*machine.native(slice(bounds[0], bounds[1] if len(bounds) > 1 else None).indices, len(owner)))
     found = 0
     for i in where:
         if i >= len(owner):
             break
         v = owner[i]
-        if v is wanted or m.truth(m.compare("==", v, wanted)):
+        if v is wanted or machine.truth(machine.compare("==", v, wanted)):
             if name == "remove":
                 del owner[i]
                 return None
@@ -246,7 +246,7 @@ def search(m: Machine, owner: Any, name: str, args: list, missing: str = "") -> 
     if missing:
         raise Raised(ValueError(missing))
     base = next(b for b in (list, tuple, collections.deque) if isinstance(owner, b))
-    return m.native(getattr(base(), name), wanted)  # the error, in the words of an empty one
+    return machine.native(getattr(base(), name), wanted)  # the error, in the words of an empty one
 
 
 # --- text
@@ -286,41 +286,45 @@ class Spelled:
         return spelled(self.machine, natively(self.machine, self.machine.get_item, self.value, key))
 
 
-def with_own_text(m: Machine, value: Any) -> Any:
+def with_own_text(machine: Machine, value: Any) -> Any:
     """A container as native repr() may take it: elements whose classes make their text in Python are interpreted."""
-    t = type(value)
-    if t in ATOMS:
+    cls = type(value)
+    if cls in ATOMS:
         return value
-    if t in (list, tuple):
-        parts = [with_own_text(m, v) for v in value]
-        return t(parts) if any(p is not v for p, v in zip(parts, value)) else value
-    if t is dict:
-        pairs = [(with_own_text(m, k), with_own_text(m, v)) for k, v in value.items()]
-        return dict(pairs) if any(p is not k or q is not v for (p, q), (k, v) in zip(pairs, value.items())) else value
-    if t in (set, frozenset):
-        if any(with_own_text(m, v) is not v for v in value):
+    if cls in (list, tuple):
+        parts = [with_own_text(machine, item) for item in value]
+        return cls(parts) if any(part is not item for part, item in zip(parts, value)) else value
+    if cls is dict:
+        pairs = [(with_own_text(machine, key), with_own_text(machine, item)) for key, item in value.items()]
+        return (
+            dict(pairs)
+            if any(p is not key or q is not item for (p, q), (key, item) in zip(pairs, value.items()))
+            else value
+        )
+    if cls in (set, frozenset):
+        if any(with_own_text(machine, item) is not item for item in value):
             raise Break("unsupported", "a set of objects that make their own text is made into text")
         return value
-    if python_method(t, "__repr__") is not None or t in TEXTS:
-        return Spelled(m, value)
+    if python_method(cls, "__repr__") is not None or cls in TEXTS:
+        return Spelled(machine, value)
     base = base_of(value)
     within = (
         ()
-        if base is None or t is torch.Size
+        if base is None or cls is torch.Size
         else base.values(value)
         if issubclass(base, dict)
         else base.__iter__(value)
     )
-    if any(with_own_text(m, v) is not v for v in within):
-        raise Break("unsupported", f"a {t.__name__} of objects that make their own text is made into text")
-    if isinstance(m.world.pin(value), functools.partial) and m.world.is_outside(value):
+    if any(with_own_text(machine, v) is not v for v in within):
+        raise Break("unsupported", f"a {cls.__name__} of objects that make their own text is made into text")
+    if isinstance(machine.world.pin(value), functools.partial) and machine.world.is_outside(value):
         raise Break("unknown_object", "the text of a functools.partial from outside is made")
-    if class_attribute(t, "__repr__") is object.__dict__["__repr__"]:
-        return Spelled(m, value)
+    if class_attribute(cls, "__repr__") is object.__dict__["__repr__"]:
+        return Spelled(machine, value)
     return value
 
 
-def spelled(m: Machine, value: Any) -> Any:
+def spelled(machine: Machine, value: Any) -> Any:
     """`value` as an argument of native formatting."""
     if (
         type(value) in ATOMS
@@ -328,4 +332,4 @@ def spelled(m: Machine, value: Any) -> Any:
         and not _own(value, "__str__", "__format__", "__repr__")
     ):
         return int(value) if isinstance(value, torch.SymInt) else value
-    return Spelled(m, value)
+    return Spelled(machine, value)

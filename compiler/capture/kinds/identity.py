@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 __all__ = ["address", "address_hash", "default_text", "refuse_address", "TEXTS", "subclasses"]
 
 
-def _source(m: Machine, value: Any) -> tuple[Any, Source | None]:
+def _source(machine: Machine, value: Any) -> tuple[Any, Source | None]:
     """(the object itself, how it is reached)"""
     if type(value) is Array:
         return value, value._source
     if type(value) is TraceTensor:
-        value = m.world.reals.get(id(value), value)
-    return value, m.world.source_of(value)
+        value = machine.world.reals.get(id(value), value)
+    return value, machine.world.source_of(value)
 
 
-def address(m: Machine, value: Any) -> Any:
+def address(machine: Machine, value: Any) -> Any:
     """`id(value)`"""
-    real, source = _source(m, value)
-    if source is None or type(value) is Subclassed or id(value) in m.world.originals:
+    real, source = _source(machine, value)
+    if source is None or type(value) is Subclassed or id(value) in machine.world.originals:
         raise Break(
             "address", "the address of an object is read by id()", "compare by `is`, or key a dict by the object itself"
         )
@@ -48,49 +48,51 @@ def address(m: Machine, value: Any) -> Any:
     if type(value) is Array:
         raise Break("address")
     at = S.asked(source, id)
-    if m.world.opts.library is not None and m.world.opts.dynamic is not False:  # each run of a cell makes it anew
-        m.world.opts.dynamic_ints.add(at)
-    return m.world.load(id(real), at, "its id is read")
+    if (
+        machine.world.opts.library is not None and machine.world.opts.dynamic is not False
+    ):  # each run of a cell makes it anew
+        machine.world.opts.dynamic_ints.add(at)
+    return machine.world.load(id(real), at, "its id is read")
 
 
-def address_hash(m: Machine, value: Any) -> Any:
+def address_hash(machine: Machine, value: Any) -> Any:
     """`hash(value)` of an object that has no hash of its own."""
-    real, source = _source(m, value)
-    if source is None or id(value) in m.world.originals:
+    real, source = _source(machine, value)
+    if source is None or id(value) in machine.world.originals:
         raise Break("address", "the hash of an object that has none of its own is its address")
     if source.root.kind == "const" and source.base is None:  # held by the entry
         return object.__hash__(real)
-    return m.world.load(object.__hash__(real), S.asked(source, object.__hash__), "its hash is read")
+    return machine.world.load(object.__hash__(real), S.asked(source, object.__hash__), "its hash is read")
 
 
-def refuse_address(m: Machine, key: Any) -> None:
+def refuse_address(machine: Machine, key: Any) -> None:
     """Break where an address that varies is looked up in a dict from outside: each run of a cell makes such objects
     anew, and no entry would serve the next one."""
-    if isinstance(key, torch.SymInt) and _is_address(m, key):
+    if isinstance(key, torch.SymInt) and _is_address(machine, key):
         raise Break("address")
 
 
-def _is_address(m: Machine, key: torch.SymInt) -> bool:
-    e = m.env.to_expr(key)
-    source = m.env.sources.get(e.name) if e.op == "sym" else None
+def _is_address(machine: Machine, key: torch.SymInt) -> bool:
+    e = machine.env.to_expr(key)
+    source = machine.env.sources.get(e.name) if e.op == "sym" else None
     return source is not None and source.kind == "asked" and source.key is id
 
 
-def default_text(m: Machine, value: Any) -> str | LateText:
+def default_text(machine: Machine, value: Any) -> str | LateText:
     """What object.__repr__ says of an object."""
-    if m.world.source_of(value) is None or id(value) in m.world.originals:
+    if machine.world.source_of(value) is None or id(value) in machine.world.originals:
         raise Break("address", "an object's address is made into text")
-    n = address(m, value)
+    n = address(machine, value)
     kind = object.__repr__(value).rpartition(" at ")[0]
-    late = made_late(m, _with_address, (kind, n))
+    late = made_late(machine, _with_address, (kind, n))
     return _with_address(kind, n) if late is None else late
 
 
-def _function_text(m: Machine, fn: types.FunctionType) -> str | LateText:
-    if m.world.source_of(fn) is None:
+def _function_text(machine: Machine, fn: types.FunctionType) -> str | LateText:
+    if machine.world.source_of(fn) is None:
         raise Break("address", "an object's address is made into text")
-    kind, n = f"<function {m.getattr(fn, '__qualname__')}", address(m, fn)
-    late = made_late(m, _with_address, (kind, n))
+    kind, n = f"<function {machine.getattr(fn, '__qualname__')}", address(machine, fn)
+    late = made_late(machine, _with_address, (kind, n))
     return _with_address(kind, n) if late is None else late
 
 
@@ -103,11 +105,11 @@ def _with_address(kind: str, n: int) -> str:
     return f"{kind} at {n:#x}>"
 
 
-def subclasses(m: Machine, cls: type) -> list[type]:
+def subclasses(machine: Machine, cls: type) -> list[type]:
     """`cls.__subclasses__()`: relied on, since every class statement may change it."""
-    found = m.native(cls.__subclasses__)
+    found = machine.native(cls.__subclasses__)
     if is_trusted_module(cls.__module__ or ""):
         return found
-    source = S.asked(m.world.source_of(cls) or m.world.anchor(cls), type.__subclasses__)
-    m.world.guard(source, "LEN", len(found), "its subclasses are listed")
-    return [m.world.load(c, S.item(source, i), "subclass") for i, c in enumerate(found)]
+    source = S.asked(machine.world.source_of(cls) or machine.world.anchor(cls), type.__subclasses__)
+    machine.world.guard(source, "LEN", len(found), "its subclasses are listed")
+    return [machine.world.load(c, S.item(source, i), "subclass") for i, c in enumerate(found)]

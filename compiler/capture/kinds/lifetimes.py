@@ -49,33 +49,33 @@ def refuse_reference(what: str) -> None:
     )
 
 
-def release(m: Machine, values: Iterable[Any]) -> None:
+def release(machine: Machine, values: Iterable[Any]) -> None:
     """References to objects from outside go, by a write that the entry does later."""
     for value in values:
-        said = _who_hears(m, value, 0)
+        said = _who_hears(machine, value, 0)
         if said:
             raise Plainly("lifetime", said, _REMEDY)
 
 
-def _who_hears(m: Machine, value: Any, depth: int) -> str:
+def _who_hears(machine: Machine, value: Any, depth: int) -> str:
     """Who hears that the object, or one that it holds, ends; empty where nobody does. Notes weak references, which may
     be asked later.
     """
-    t = type(value)
-    if t in ATOMS or t is TraceTensor or isinstance(value, (type, types.ModuleType, types.FunctionType)):
+    cls = type(value)
+    if cls in ATOMS or cls is TraceTensor or isinstance(value, (type, types.ModuleType, types.FunctionType)):
         return ""
-    if isinstance(found_in(t, "__del__"), types.FunctionType) and not _is_librarys(t.__module__):
-        return f"the last reference to a {t.__name__} may go, which runs its __del__"
-    if t.__weakrefoffset__:
+    if isinstance(found_in(cls, "__del__"), types.FunctionType) and not _is_librarys(cls.__module__):
+        return f"the last reference to a {cls.__name__} may go, which runs its __del__"
+    if cls.__weakrefoffset__:
         for reference in weakref.getweakrefs(value):
             callback = reference.__callback__
             if callback is None:
-                m.referenced |= type(reference) is not Weak
+                machine.referenced |= type(reference) is not Weak
             elif not _is_librarys(getattr(callback, "__module__", None)):
-                return f"the last reference to a {t.__name__} may go, which a weak reference shows"
+                return f"the last reference to a {cls.__name__} may go, which a weak reference shows"
     if depth < _DEPTH:
         for part in _parts(value):
-            if said := _who_hears(m, part, depth + 1):
+            if said := _who_hears(machine, part, depth + 1):
                 return said
     return ""
 
@@ -95,7 +95,7 @@ def _parts(value: Any) -> list[Any]:
             )
         ]
     if type(value) is dict:
-        return [v for v, _ in zip(value.values(), range(_LOOK))]
+        return [item for item, _ in zip(value.values(), range(_LOOK))]
     own = getattr(value, "__dict__", None) if type(value).__flags__ & (1 << 9) else None
     return [v for v, _ in zip(own.values(), range(_LOOK))] if type(own) is dict else []
 
@@ -116,5 +116,5 @@ def released_by(obj: Any, name: str, args: list) -> list[Any]:
 
 
 @function(sys.getrefcount, gc.get_referrers, gc.get_objects, weakref.getweakrefcount, weakref.getweakrefs)
-def counted_(m: Machine, *args: Any) -> Any:
+def counted_(machine: Machine, *args: Any) -> Any:
     raise Plainly("lifetime", "the code asks who holds an object", "read it outside of the compiled region")

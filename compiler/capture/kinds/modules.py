@@ -40,9 +40,9 @@ _wrapped_call = torch.nn.Module.__call__
 _call_impl = torch.nn.Module._call_impl
 
 
-def _path_of(m: Machine, module: torch.nn.Module) -> str:
+def _path_of(machine: Machine, module: torch.nn.Module) -> str:
     """`layers.0.attention`, from the way the module was reached."""
-    source = m.world.source_of(module)
+    source = machine.world.source_of(module)
     if source is None:
         return type(module).__name__
     parts = []
@@ -60,44 +60,46 @@ def _path_of(m: Machine, module: torch.nn.Module) -> str:
 
 
 @passes_on
-def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -> Any:
+def call_module(machine: Machine, module: torch.nn.Module, args: list, kwargs: dict) -> Any:
     """module(*args, **kwargs)."""
-    t = type(module)
-    call = class_attribute(t, "__call__")
-    original = t.__dict__.get("__tcompile_original__")
+    cls = type(module)
+    call = class_attribute(cls, "__call__")
+    original = cls.__dict__.get("__tcompile_original__")
     if original is not None:  # a module compiled by this compiler: captured with the rest
-        return call_module(m, attributes.original_of(m, module, original), args, kwargs)
-    if m.opts.leaf:
-        raise Break("library", f"{t.__name__} is called: that module is compiled by itself")
+        return call_module(machine, attributes.original_of(machine, module, original), args, kwargs)
+    if machine.opts.leaf:
+        raise Break("library", f"{cls.__name__} is called: that module is compiled by itself")
     if isinstance(module, LazyModuleMixin) and "_initialize_hook" in module.__dict__:
-        raise Skip(f"{t.__name__} learns its shapes from this call", quiet=True)
-    outer = m.module_path
-    m.module_path = _path_of(m, module)
+        raise Skip(f"{cls.__name__} learns its shapes from this call", quiet=True)
+    outer = machine.module_path
+    machine.module_path = _path_of(machine, module)
     try:
         if call is not _wrapped_call:
             if not isinstance(call, types.FunctionType):
-                raise Break("unsupported", f"{t.__name__}.__call__ is not a Python function")
-            return m.call(guarded_function(m, t, "__call__", call), [module, *args], kwargs)
-        if id(t) not in m.world.made:
-            m.world.guard(S.attr(m.world.anchor(t), "__call__"), "ID", call, "modules are called as they always are")
+                raise Break("unsupported", f"{cls.__name__}.__call__ is not a Python function")
+            return machine.call(guarded_function(machine, cls, "__call__", call), [module, *args], kwargs)
+        if id(cls) not in machine.world.made:
+            machine.world.guard(
+                S.attr(machine.world.anchor(cls), "__call__"), "ID", call, "modules are called as they always are"
+            )
         if module.__dict__.get("_compiled_call_impl") is not None:
             raise Break("unsupported", "the module was compiled by torch.compile already")
-        if class_attribute(t, "_call_impl") is not _call_impl or "_call_impl" in module.__dict__:
-            return m.call(types.MethodType(call, module), args, kwargs)
-        if (source := m.world.source_of(module)) is not None:
-            attributes.guard_own_lacks(m, source, "_call_impl")
-        if _no_hooks(m, module):
-            return m.call(m.getattr(module, "forward"), args, kwargs)
-        if (hooks := _plain_hooks(m, module)) is not None:
-            return interpret(m, _with_hooks, [module, *hooks, tuple(args), kwargs], {})
-        return m.call(types.MethodType(torch.nn.Module._call_impl, module), args, kwargs)
+        if class_attribute(cls, "_call_impl") is not _call_impl or "_call_impl" in module.__dict__:
+            return machine.call(types.MethodType(call, module), args, kwargs)
+        if (source := machine.world.source_of(module)) is not None:
+            attributes.guard_own_lacks(machine, source, "_call_impl")
+        if _no_hooks(machine, module):
+            return machine.call(machine.getattr(module, "forward"), args, kwargs)
+        if (hooks := _plain_hooks(machine, module)) is not None:
+            return interpret(machine, _with_hooks, [module, *hooks, tuple(args), kwargs], {})
+        return machine.call(types.MethodType(torch.nn.Module._call_impl, module), args, kwargs)
     finally:
-        m.module_path = outer
+        machine.module_path = outer
 
 
-def _no_hooks(m: Machine, module: torch.nn.Module) -> bool:
+def _no_hooks(machine: Machine, module: torch.nn.Module) -> bool:
     """True where no hook runs on this call, which is then relied on."""
-    world = m.world
+    world = machine.world
     d = module.__dict__
     source = world.source_of(module)
     for name in _HOOKS:
@@ -129,10 +131,10 @@ class NthHook:
         return next(itertools.islice(table.values(), self.n, None), None)
 
 
-def _plain_hooks(m: Machine, module: torch.nn.Module) -> tuple[tuple, tuple] | None:
+def _plain_hooks(machine: Machine, module: torch.nn.Module) -> tuple[tuple, tuple] | None:
     """The hooks that are called before forward and after it; None where there are others, or some of them get keyword
     arguments or are always called."""
-    world, d, kind = m.world, module.__dict__, type(module)
+    world, d, kind = machine.world, module.__dict__, type(module)
     source = world.source_of(module)
     if (
         source is None

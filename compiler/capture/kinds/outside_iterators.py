@@ -68,23 +68,23 @@ class OutsideIterator:
 
 def is_native_iterator(value: Any) -> bool:
     """Whether this is an iterator of C, which iter() gives as it is."""
-    t = type(value)
-    return t.__module__ in ("builtins", "itertools") and hasattr(t, "__next__")
+    cls = type(value)
+    return cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__")
 
 
-def outside_iterator(m: Machine, real: Any) -> OutsideIterator:
+def outside_iterator(machine: Machine, real: Any) -> OutsideIterator:
     """What stands for an iterator from outside. Breaks where nobody knows what is left of it."""
-    made = m.iterators.get(id(real))
+    made = machine.iterators.get(id(real))
     if made is None:
         if type(real) not in _KINDS:
             raise Break("iterator", "an iterator from outside is advanced", "make it a list first")
-        if S.asked(m.world.sources[id(real)], left_of) in m.world.opts.unread:
+        if S.asked(machine.world.sources[id(real)], left_of) in machine.world.opts.unread:
             raise Break(
                 "iterator",
                 "an iterator goes through a list that had many lengths",
                 "no change is needed: the loop runs as it is, and what it calls is compiled",
             )
-        for other in m.iterators.values():
-            m.world.differ(m.world.sources[id(real)], m.world.sources[id(other.real)])
-        made = m.iterators[id(real)] = OutsideIterator(m, real)
+        for other in machine.iterators.values():
+            machine.world.differ(machine.world.sources[id(real)], machine.world.sources[id(other.real)])
+        made = machine.iterators[id(real)] = OutsideIterator(machine, real)
     return made

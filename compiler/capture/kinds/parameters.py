@@ -18,19 +18,19 @@ __all__ = ["bind", "interpret"]
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
 
 
-def interpret(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def interpret(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """Interpret a function of capture's own, or of a module that is taken to stay as it is: nothing is guarded."""
-    return m.call_code(fn.__code__, m.scope_of(fn.__globals__), fn, bind(m, fn, args, kwargs))
+    return machine.call_code(fn.__code__, machine.scope_of(fn.__globals__), fn, bind(machine, fn, args, kwargs))
 
 
-def _default(m: Machine, fn: types.FunctionType, defaults: Any, key: int | str) -> Any:
+def _default(machine: Machine, fn: types.FunctionType, defaults: Any, key: int | str) -> Any:
     """Of a positional parameter by its index, of another by its name."""
     value = defaults[key]
-    source = m.world.source_of(fn)
+    source = machine.world.source_of(fn)
     if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
         return value
     step = S.default(source, key) if isinstance(key, int) else S.kwdefault(source, key)
-    return m.world.load(value, step, "default argument")
+    return machine.world.load(value, step, "default argument")
 
 
 def _too_many(fn: types.FunctionType, given: int, keyword_only: int) -> str:
@@ -61,7 +61,7 @@ def _unknown_keyword(fn: types.FunctionType, keyword: str, given: dict) -> str:
     return f"{fn.__qualname__}() got an unexpected keyword argument '{keyword}'"
 
 
-def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[int, Any]:
+def bind(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[int, Any]:
     """Arguments to local slots, as CPython binds them. TypeError of the program where they do not fit."""
     code = fn.__code__
     n, nkw = code.co_argcount, code.co_kwonlyargcount
@@ -80,17 +80,17 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
     if kwargs:
         posonly = code.co_posonlyargcount
         params = names[:total]
-        for k, v in kwargs.items():
+        for k, value in kwargs.items():
             try:
                 i = params.index(k, posonly)
             except ValueError:
                 if not flags & _CO_VARKEYWORDS:
                     raise Raised(TypeError(_unknown_keyword(fn, k, kwargs))) from None
-                extra[k] = v
+                extra[k] = value
                 continue
             if i in slots:
                 raise Raised(TypeError(f"{fn.__qualname__}() got multiple values for argument '{k}'"))
-            slots[i] = v
+            slots[i] = value
     if flags & _CO_VARKEYWORDS:
         slots[total + (1 if flags & _CO_VARARGS else 0)] = extra
     if len(slots) < total + bool(flags & _CO_VARARGS) + bool(flags & _CO_VARKEYWORDS):
@@ -103,12 +103,12 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
                 if i < first:
                     missing.append(names[i])
                 else:
-                    slots[i] = _default(m, fn, fn.__defaults__, i - first)
+                    slots[i] = _default(machine, fn, fn.__defaults__, i - first)
         kwdefaults = fn.__kwdefaults__ or {}
         for i in range(n, total):
             if i not in slots:
                 if names[i] in kwdefaults:
-                    slots[i] = _default(m, fn, fn.__kwdefaults__, names[i])
+                    slots[i] = _default(machine, fn, fn.__kwdefaults__, names[i])
                 else:
                     missing_keywords.append(names[i])
         for kind, absent in (("positional", missing), ("keyword-only", missing_keywords)):
@@ -124,7 +124,7 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
 
 def _listed(names: list[str]) -> str:
     """'a', 'b', and 'c', as CPython writes it."""
-    quoted = [repr(n) for n in names]
+    quoted = [repr(name) for name in names]
     if len(quoted) <= 2:
         return " and ".join(quoted)
     return ", ".join(quoted[:-1]) + ", and " + quoted[-1]

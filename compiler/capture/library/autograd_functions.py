@@ -49,7 +49,7 @@ _is_default_setup = Function.setup_context
 
 @class_method(Function, "apply")  # from torch 2.14 on `apply` is native
 @python_function(("torch.autograd.function", "Function.apply"))
-def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
+def apply_function(machine: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     """cls.apply(*args)."""
     if not (isinstance(cls, type) and issubclass(cls, Function)):
         raise Raised(TypeError("apply() is called on a subclass of torch.autograd.Function"))
@@ -58,9 +58,9 @@ def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
             "autograd_function", "a custom autograd function is applied with keywords", "pass its arguments by position"
         )
     if _has_setup(cls):
-        args = _with_defaults(m, m.getattr(cls, "forward"), args, kwargs)
+        args = _with_defaults(machine, machine.getattr(cls, "forward"), args, kwargs)
     elif kwargs:
-        forward = m.getattr(cls, "forward")
+        forward = machine.getattr(cls, "forward")
         code = forward.__code__
         names = code.co_varnames[: code.co_argcount][len(args) + 1 :]
         if set(names[: len(kwargs)]) != set(kwargs):
@@ -69,22 +69,24 @@ def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
                 "a custom autograd function is applied with keywords",
                 "pass its arguments by position",
             )
-        args = (*args, *(kwargs[n] for n in names[: len(kwargs)]))
-    args = tuple(m.deep_plain(a) for a in args)
+        args = (*args, *(kwargs[name] for name in names[: len(kwargs)]))
+    args = tuple(machine.deep_plain(arg) for arg in args)
     if runs_as_it_is(cls):
-        return apply_of_library(m, cls, args)
+        return apply_of_library(machine, cls, args)
     if is_allowed_in_graph(cls):
         code = cls.forward.__code__
-        if code in m.opaque:
-            m.world.guard(m.world.source_of(cls) or m.world.anchor(cls), "ID", cls, "Function allowed in graphs")
-            return tensor_calls.call_function(m, _applied(cls), list(args), {})
-        m.allowed.add(code)
+        if code in machine.opaque:
+            machine.world.guard(
+                machine.world.source_of(cls) or machine.world.anchor(cls), "ID", cls, "Function allowed in graphs"
+            )
+            return tensor_calls.call_function(machine, _applied(cls), list(args), {})
+        machine.allowed.add(code)
     if torch._C._are_functorch_transforms_active():
         raise Break("autograd_function", "a custom autograd function is applied inside a transform of torch.func")
-    needs = tuple(isinstance(a, TraceTensor) and a.requires_grad for a in args)
+    needs = tuple(isinstance(arg, TraceTensor) and arg.requires_grad for arg in args)
     if not (torch._C.is_grad_enabled() and any(needs)):
-        return _without_gradient(m, cls, args, needs)
-    return _with_gradient(m, cls, args, needs)
+        return _without_gradient(machine, cls, args, needs)
+    return _with_gradient(machine, cls, args, needs)
 
 
 def _applied(cls: type) -> Any:
@@ -113,7 +115,7 @@ class _Kept(Function):
         return value
 
 
-def _with_defaults(m: Machine, forward: Any, args: tuple, kwargs: dict) -> tuple:
+def _with_defaults(machine: Machine, forward: Any, args: tuple, kwargs: dict) -> tuple:
     """The arguments in forward's order, its defaults among them: a setup_context is given all of them."""
     code = forward.__code__ if isinstance(forward, types.FunctionType) else None
     if code is None or code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
@@ -122,7 +124,7 @@ def _with_defaults(m: Machine, forward: Any, args: tuple, kwargs: dict) -> tuple
             "a custom autograd function's forward takes keywords",
             "take its arguments by position",
         )
-    slots = bind(m, forward, list(args), kwargs)
+    slots = bind(machine, forward, list(args), kwargs)
     return (*(slots[i] for i in range(code.co_argcount)), *slots.get(code.co_argcount, ()))
 
 
@@ -130,29 +132,29 @@ def _has_setup(cls: type) -> bool:
     return cls.setup_context is not _is_default_setup
 
 
-def _run_forward(m: Machine, cls: type, ctx: CapturedContext, args: tuple) -> Any:
-    forward = m.getattr(cls, "forward")
+def _run_forward(machine: Machine, cls: type, ctx: CapturedContext, args: tuple) -> Any:
+    forward = machine.getattr(cls, "forward")
     if not _has_setup(cls):
-        return m.call(forward, [ctx, *args])
-    result = m.call(forward, list(args))
-    m.call(m.getattr(cls, "setup_context"), [ctx, tuple(args), result])
+        return machine.call(forward, [ctx, *args])
+    result = machine.call(forward, list(args))
+    machine.call(machine.getattr(cls, "setup_context"), [ctx, tuple(args), result])
     return result
 
 
-def _context(m: Machine, needs: tuple) -> CapturedContext:
-    ctx = m.world.create(CapturedContext())
+def _context(machine: Machine, needs: tuple) -> CapturedContext:
+    ctx = machine.world.create(CapturedContext())
     ctx.needs_input_grad = needs
     return ctx
 
 
-def _without_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
-    with no_grad(m):
-        result = _run_forward(m, cls, ctx := _context(m, needs), args)
-        _count_marks(m, getattr(ctx, "dirty_tensors", ()), result)
-    return own_results(m, result, args, getattr(ctx, "dirty_tensors", ()))
+def _without_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) -> Any:
+    with no_grad(machine):
+        result = _run_forward(machine, cls, ctx := _context(machine, needs), args)
+        _count_marks(machine, getattr(ctx, "dirty_tensors", ()), result)
+    return own_results(machine, result, args, getattr(ctx, "dirty_tensors", ()))
 
 
-def _count_marks(m: Machine, dirty: tuple, result: Any) -> None:
+def _count_marks(machine: Machine, dirty: tuple, result: Any) -> None:
     """Each mark of mark_dirty counts as a change of that tensor."""
     for i, t in enumerate(dirty):
         if not isinstance(t, TraceTensor):
@@ -160,7 +162,7 @@ def _count_marks(m: Machine, dirty: tuple, result: Any) -> None:
             message = f"mark_dirty can only accept variables, but argument {i} is of type {kind}"
             raise Raised(RuntimeError(message))
         if not t.is_inference():
-            tensor_calls.call_method(m, t, "copy_", [t], {})
+            tensor_calls.call_method(machine, t, "copy_", [t], {})
     if not {id(t) for t in dirty} <= set(map(id, result if type(result) is tuple else (result,))):
         raise Raised(
             RuntimeError(
@@ -170,10 +172,10 @@ def _count_marks(m: Machine, dirty: tuple, result: Any) -> None:
         )
 
 
-def own_results(m: Machine, result: Any, args: tuple, dirty: Iterable[TraceTensor] = ()) -> Any:
+def own_results(machine: Machine, result: Any, args: tuple, dirty: Iterable[TraceTensor] = ()) -> Any:
     """What apply gives for what forward gave: an argument that comes back is a tensor of its own."""
     dirty = {id(t) for t in dirty}
-    given = {id(a) for a in args}
+    given = {id(arg) for arg in args}
 
     def fresh(value: Any) -> Any:
         if (
@@ -183,24 +185,24 @@ def own_results(m: Machine, result: Any, args: tuple, dirty: Iterable[TraceTenso
             and not value.requires_grad
         ):
             return value
-        alone = tensor_calls.call_method(m, value, "detach", [], {})
-        return alone if id(value) in dirty else tensor_calls.call_method(m, alone, "view_as", [value], {})
+        alone = tensor_calls.call_method(machine, value, "detach", [], {})
+        return alone if id(value) in dirty else tensor_calls.call_method(machine, alone, "view_as", [value], {})
 
     return tuple(fresh(v) for v in result) if type(result) is tuple else fresh(result)
 
 
-def _with_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
-    graph = m.graph
-    ctx = _context(m, needs)
-    tensors = [a for a in args if isinstance(a, TraceTensor)]
+def _with_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) -> Any:
+    graph = machine.graph
+    ctx = _context(machine, needs)
+    tensors = [arg for arg in args if isinstance(arg, TraceTensor)]
     outer = [graph.arg(t) for t in tensors]
     counted = tuple(t for t in tensors if not t.is_inference())
     versions = tuple(t._version for t in counted)
-    with open_body(m) as forward:
-        for i, t in enumerate(tensors):
-            add_parameter(m, forward, t, f"arg{i}")
+    with open_body(machine) as forward:
+        for i, tensor in enumerate(tensors):
+            add_parameter(machine, forward, tensor, f"arg{i}")
         with grad_mode(False):
-            result = _run_forward(m, cls, ctx, args)
+            result = _run_forward(machine, cls, ctx, args)
             results = list(result) if isinstance(result, tuple) else [result]
             made = [r for r in results if isinstance(r, TraceTensor)]
             if not made:
@@ -208,7 +210,7 @@ def _with_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
             if len({id(r) for r in made}) != len(made):
                 raise Break("autograd_function", "a custom autograd function returns the same tensor twice")
             produced = [graph.arg(r) for r in made]
-            backward, has_grad, once = _backward(m, cls, ctx, args, results, made)
+            backward, has_grad, once = _backward(machine, cls, ctx, args, results, made)
         kept = list(backward.lifted)
         forward.graph.output((*produced, *kept))
     inputs = list(forward.lifted)
@@ -229,7 +231,7 @@ def _with_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
     for i in dirty:
         graph.writes_to(tensors[i])
     torch._C._autograd._unsafe_set_version_counter(counted, versions)  # (the body is run once more, on these tensors)
-    out = iter(record_call(m, call, tensors, inputs))
+    out = iter(record_call(machine, call, tensors, inputs))
     final = [next(out) if isinstance(r, TraceTensor) else r for r in results]
     for old, new in zip(results, final):
         _redirect(ctx, old, new)
@@ -259,18 +261,19 @@ def _gradient_dtypes(ctx: CapturedContext, results: list, made: list[TraceTensor
         return [r.dtype for r in made]
     plain = {id(t) for t in getattr(ctx, "non_differentiable", ())}
     if len(asked) != len(results) or any(
-        (d is None) is (isinstance(r, TraceTensor) and id(r) not in plain) for d, r in zip(asked, results)
+        (d is None) is (isinstance(result, TraceTensor) and id(result) not in plain)
+        for d, result in zip(asked, results)
     ):
         raise Break(
             "autograd_function",
             "a custom autograd function does not name the dtype of a gradient",
             "name the dtype in set_output_grad_dtype",
         )
-    return [d or r.dtype for d, r in zip(asked, results) if isinstance(r, TraceTensor)]
+    return [d or result.dtype for d, result in zip(asked, results) if isinstance(result, TraceTensor)]
 
 
 def _backward(
-    m: Machine, cls: type, ctx: CapturedContext, args: tuple, results: list, made: list[TraceTensor]
+    machine: Machine, cls: type, ctx: CapturedContext, args: tuple, results: list, made: list[TraceTensor]
 ) -> tuple[_Backward, list[bool], bool]:
     """Interpret backward on gradients of the results; forward's body is still open, so that what it kept is found
     there.
@@ -286,30 +289,33 @@ def _backward(
         )
     ctx.saved_tensors = tuple(ctx.to_save)
     fn = (
-        m.getattr(cls, "backward")
+        machine.getattr(cls, "backward")
         if "backward" in _names(cls)
-        else m.getattr(cls, "vjp")
+        else machine.getattr(cls, "vjp")
         if "vjp" in _names(cls)
         else None
     )
     if fn is None:
         raise Break("autograd_function", f"{cls.__name__} has no backward")
     once = isinstance(fn, types.FunctionType) and fn.__code__ in once_differentiable.__code__.co_consts
-    pure = Purity(m, f"the backward of {cls.__name__}", *ctx.__dict__.values(), *args)
+    pure = Purity(machine, f"the backward of {cls.__name__}", *ctx.__dict__.values(), *args)
     dtypes = _gradient_dtypes(ctx, results, made)
-    with open_body(m) as scope:
+    with open_body(machine) as scope:
         grads, given = [], []
         for i, r in enumerate(made):
-            g = stand_in(m, r, requires_grad=False)
-            add_parameter(m, scope, g, f"grad{i}")
+            g = stand_in(machine, r, requires_grad=False)
+            add_parameter(machine, scope, g, f"grad{i}")
             given.append(g)
-            grads.append(g if dtypes[i] is g.dtype else tensor_calls.call_method(m, g, "to", [dtypes[i]], {}))
-        outer, m.backward_of = m.backward_of, "" if is_trusted_module(cls.__module__ or "") else cls.__name__
+            grads.append(g if dtypes[i] is g.dtype else tensor_calls.call_method(machine, g, "to", [dtypes[i]], {}))
+        outer, machine.backward_of = (
+            machine.backward_of,
+            "" if is_trusted_module(cls.__module__ or "") else cls.__name__,
+        )
         with autocast_off():  # (backward is called outside of the region that forward was called in)
-            got = m.call(fn, [ctx, *grads])
-        m.backward_of = outer
-        got = list(m.deep_plain(got)) if isinstance(got, (tuple, list)) else [got]
-        if any(id(g.tt_storage) in m.graph.written for g in given):
+            got = machine.call(fn, [ctx, *grads])
+        machine.backward_of = outer
+        got = list(machine.deep_plain(got)) if isinstance(got, (tuple, list)) else [got]
+        if any(id(g.tt_storage) in machine.graph.written for g in given):
             raise Break(
                 "autograd_function",
                 f"the backward of {cls.__name__} writes to the gradient that it is given",
@@ -325,13 +331,13 @@ def _backward(
                 f" {len(got)})"
             )
             got = [None] * len(args)
-        for a, g in zip(args, got):
-            if g is not None and not isinstance(g, TraceTensor) or g is not None and not isinstance(a, TraceTensor):
+        for arg, g in zip(args, got):
+            if g is not None and not isinstance(g, TraceTensor) or g is not None and not isinstance(arg, TraceTensor):
                 raise Break(
                     "autograd_function", f"the backward of {cls.__name__} returns a {type(g).__name__} as gradient"
                 )
         wanted = [g for a, g in zip(args, got) if isinstance(a, TraceTensor)]
-        module = close_body(m, scope, [g for g in wanted if g is not None], f"{cls.__name__}_backward")
+        module = close_body(machine, scope, [g for g in wanted if g is not None], f"{cls.__name__}_backward")
     return _Backward(module, list(scope.lifted), refusal), [g is not None for g in wanted], once
 
 

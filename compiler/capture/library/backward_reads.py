@@ -51,25 +51,30 @@ def _is_fixed(value: Any) -> bool:
     """Whether the value is what it does, not what it holds: a function, or an object of torch's or the standard
     library's that is called.
     """
-    t = type(value)
+    cls = type(value)
     return (
         isinstance(value, _FIXED)
-        or t.__module__.startswith("triton.runtime.")  # a kernel, as it is decorated
+        or cls.__module__.startswith("triton.runtime.")  # a kernel, as it is decorated
         or callable(value)
-        and is_trusted_module(t.__module__ or "")
+        and is_trusted_module(cls.__module__ or "")
         and not isinstance(value, (torch.nn.Module, torch.Tensor))
     )
 
 
-def refuse_read(m: Machine, value: Any, source: Source) -> None:
+def refuse_read(machine: Machine, value: Any, source: Source) -> None:
     """Break where a captured backward reads something from outside that may be another when it runs. Under fullgraph it
     is relied on as forward finds it.
     """
-    if m.opts.fullgraph and m.backward_of != A_HOOK or _is_fixed(value) or source.kind in ("default", "kwdefault"):
+    if (
+        machine.opts.fullgraph
+        and machine.backward_of != A_HOOK
+        or _is_fixed(value)
+        or source.kind in ("default", "kwdefault")
+    ):
         return
     base = source.base
     while base is not None:
-        owner = base.key if base.kind == "const" else m.world.loaded.get(base)
+        owner = base.key if base.kind == "const" else machine.world.loaded.get(base)
         if _is_fixed(owner) and is_trusted_module(
             owner.__name__ if isinstance(owner, types.ModuleType) else getattr(owner, "__module__", None) or ""
         ):
@@ -77,12 +82,12 @@ def refuse_read(m: Machine, value: Any, source: Source) -> None:
         base = base.base
     raise Break(
         "autograd_function",
-        f"the backward of {m.backward_of} reads `{source.name()}`, which may be another when it runs",
+        f"the backward of {machine.backward_of} reads `{source.name()}`, which may be another when it runs",
         _REMEDY,
     )
 
 
-def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
+def refuse_operator(machine: Machine, op: Any, requires_grad: bool) -> None:
     """Break where an operator of the program's is called that gives a view; or, with gradients, one that has no formula
     of them, or whose formula reads something that may be another when it runs.
     """
@@ -90,7 +95,7 @@ def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
     if name.partition("::")[0] in _BUILTIN:
         return
     overloads = [op] if isinstance(op, torch._ops.OpOverload) else [getattr(op, o) for o in op.overloads()]
-    if any(op_info(o).kind == "view" for o in overloads):
+    if any(op_info(overload).kind == "view" for overload in overloads):
         raise Break(
             "unsupported",
             f"{name} gives a view of what it is given, and of which part is not known",
@@ -98,7 +103,7 @@ def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
         )
     if not requires_grad:
         return
-    if not all(_has_formula(o.name()) for o in overloads):
+    if not all(_has_formula(overload.name()) for overload in overloads):
         raise Break(
             "unsupported",
             f"{name} has no registered gradients: eager records what its kernel calls",
@@ -109,11 +114,11 @@ def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
     for fn in (made._backward_fn, made._setup_context_fn) if made is not None else ():
         for reader, read in _reads(fn, set()) if fn is not None else ():
             if (
-                m.opts.fullgraph
+                machine.opts.fullgraph
                 and isinstance(reader, types.FunctionType)
                 and type(reader.__globals__.get(read, reader)) in _ATOMS
             ):
-                pinned(m.load_global(m.scope_of(reader.__globals__), read))
+                pinned(machine.load_global(machine.scope_of(reader.__globals__), read))
             else:
                 raise Break(
                     "autograd_function",

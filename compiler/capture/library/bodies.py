@@ -49,27 +49,27 @@ class Body:
 
 
 @contextmanager
-def open_body(m: Machine) -> Iterator[Scope]:
+def open_body(machine: Machine) -> Iterator[Scope]:
     """What is recorded in the with-block goes to a graph of its own."""
     scope = Scope()
-    m.graph.scopes.append(scope)
+    machine.graph.scopes.append(scope)
     try:
         yield scope
     finally:
-        m.graph.scopes.remove(scope)
+        machine.graph.scopes.remove(scope)
 
 
-def add_parameter(m: Machine, scope: Scope, value: TraceTensor, name: str) -> torch.fx.Node:
+def add_parameter(machine: Machine, scope: Scope, value: TraceTensor, name: str) -> torch.fx.Node:
     """A parameter of the body. The first one for a tensor is the one that its uses in the body mean."""
     node = scope.placeholder(name, {"val": value, "stack": [], "module": ""})
     scope.nodes.setdefault(id(value), node)
-    m.graph.keep.append(value)
+    machine.graph.keep.append(value)
     return node
 
 
-def close_body(m: Machine, scope: Scope, outputs: Sequence[Any], name: str) -> torch.fx.GraphModule:
+def close_body(machine: Machine, scope: Scope, outputs: Sequence[Any], name: str) -> torch.fx.GraphModule:
     """End a body, which is the one that grows now, with the values that it gives."""
-    scope.graph.output(tuple(m.graph.arg(v) for v in outputs))
+    scope.graph.output(tuple(machine.graph.arg(output) for output in outputs))
     return as_module(scope, name)
 
 
@@ -77,28 +77,28 @@ def as_module(scope: Scope, name: str) -> torch.fx.GraphModule:
     return graph_module(scope.graph, name)
 
 
-def capture_body(m: Machine, name: str, parameters: Sequence[TraceTensor], run: Callable[[], Any]) -> Body:
+def capture_body(machine: Machine, name: str, parameters: Sequence[TraceTensor], run: Callable[[], Any]) -> Body:
     """`run()` interprets the function; `parameters` are the tensors that it was given. What it returns may be any
     nested value; the body's graph gives the tensors in it, in the order of `leaves_of`."""
-    with open_body(m) as scope:
-        for i, p in enumerate(parameters):
-            add_parameter(m, scope, p, f"arg{i}")
-        result = m.deep_plain(run())
-        graph = close_body(m, scope, leaves_of(result), name)
+    with open_body(machine) as scope:
+        for i, param in enumerate(parameters):
+            add_parameter(machine, scope, param, f"arg{i}")
+        result = machine.deep_plain(run())
+        graph = close_body(machine, scope, leaves_of(result), name)
     return Body(graph, list(scope.lifted), result)
 
 
 def leaves_of(value: Any) -> list[TraceTensor]:
     """The tensors of a nested value, in the order of torch's pytrees. Symbolic numbers cannot leave a body."""
     leaves = pytree.tree_leaves(value)
-    for v in leaves:
-        if isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    for leaf in leaves:
+        if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise Break("higher_order", "a size that changes is returned from the body of a higher-order operator")
     return [v for v in leaves if isinstance(v, TraceTensor)]
 
 
 def stand_in(
-    m: Machine, like: TraceTensor, *, requires_grad: bool | None = None, drop_dim: int | None = None
+    machine: Machine, like: TraceTensor, *, requires_grad: bool | None = None, drop_dim: int | None = None
 ) -> TraceTensor:
     """A fresh tensor with the metadata of another: contiguous, or without one dimension."""
     meta = tensor_meta(like)
@@ -106,17 +106,17 @@ def stand_in(
     if drop_dim is not None:
         d = drop_dim % len(meta.shape)
         meta = meta.replace(shape=meta.shape[:d] + meta.shape[d + 1 :], stride=meta.stride[:d] + meta.stride[d + 1 :])
-    return from_meta(meta.replace(requires_grad=grad, storage_offset=0), m.env)
+    return from_meta(meta.replace(requires_grad=grad, storage_offset=0), machine.env)
 
 
-def record_call(m: Machine, call: Callable, inputs: Sequence[Any], lifted: Sequence[torch.fx.Node] = ()) -> tuple:
+def record_call(machine: Machine, call: Callable, inputs: Sequence[Any], lifted: Sequence[torch.fx.Node] = ()) -> tuple:
     """Add the operator's node: its results as TraceTensors. `lifted` are nodes of the graph that grows now; their
     values are known by it.
     """
-    graph = m.graph
+    graph = machine.graph
     nodes = [graph.arg(v) for v in inputs] + list(lifted)
     values = [*inputs, *(n.meta["val"] for n in lifted)]
-    result = as_trace(m.native(call, *values))
+    result = as_trace(machine.native(call, *values))
     return graph.made(graph.graph.call_function(call, tuple(nodes)), result)
 
 
@@ -132,26 +132,26 @@ def grad_mode(enabled: bool) -> Iterator[None]:
 
 
 @contextmanager
-def no_grad(m: Machine) -> Iterator[None]:
+def no_grad(machine: Machine) -> Iterator[None]:
     """Grad mode is off, in the graph too, for what is interpreted in between; also where the program's code raises."""
     if not torch._C.is_grad_enabled():
         yield
         return
-    m.call(torch._C._set_grad_enabled, [False])
+    machine.call(torch._C._set_grad_enabled, [False])
     try:
         yield
     except (Raised, Exception):
-        m.call(torch._C._set_grad_enabled, [True])
+        machine.call(torch._C._set_grad_enabled, [True])
         raise
-    m.call(torch._C._set_grad_enabled, [True])
+    machine.call(torch._C._set_grad_enabled, [True])
 
 
 class Purity:
     """Holds a body to having no side effects: it may run any number of times, or not at all, when the graph runs."""
 
-    def __init__(self, m: Machine, what: str, *reached: Any):
-        self.m, self.what, self.reached = m, what, reached
-        self.writes, self.kept = len(m.graph.writes), len(m.graph.keep)
+    def __init__(self, machine: Machine, what: str, *reached: Any):
+        self.m, self.what, self.reached = machine, what, reached
+        self.writes, self.kept = len(machine.graph.writes), len(machine.graph.keep)
         self.before = self._state()
 
     def _state(self) -> tuple:
@@ -204,5 +204,5 @@ def _fingerprint(value: Any, seen: dict[int, Any], depth: int) -> None:
     else:
         return
     seen[id(value)] = [id(p) for p in parts]
-    for p in parts:
-        _fingerprint(p, seen, depth + 1)
+    for part in parts:
+        _fingerprint(part, seen, depth + 1)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["set_switches", "switches"]
 
 
-def _set_switch(m: Machine, value: Any, *, setter: Any, getter: Any) -> None:
+def _set_switch(machine: Machine, value: Any, *, setter: Any, getter: Any) -> None:
     """Changed for real while capture goes on (it is put back), and in the graph for the nodes that follow."""
-    m.flags_before.setdefault(flag_name(getter, ()), getter())
-    m.state_changed = True
-    m.native(setter, m.truth(value))
-    m.graph.record_state(setter, (m.truth(value),))
+    machine.flags_before.setdefault(flag_name(getter, ()), getter())
+    machine.state_changed = True
+    machine.native(setter, machine.truth(value))
+    machine.graph.record_state(setter, (machine.truth(value),))
 
 
 for _setter, _getter in (
@@ -44,8 +44,8 @@ class NoContext(contextlib.nullcontext, contextlib.ContextDecorator):
 
 
 @cls(torch.autograd.profiler.record_function)
-def record_function_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
-    return m.world.create(NoContext())
+def record_function_(machine: Machine, /, *args: Any, **kwargs: Any) -> Any:
+    return machine.world.create(NoContext())
 
 
 class SdpaKernels(contextlib.ContextDecorator):
@@ -68,15 +68,15 @@ class SdpaKernels(contextlib.ContextDecorator):
 
 
 @python_function(("torch.nn.attention", "sdpa_kernel"))
-def sdpa_kernel_(m: Machine, backends: Any, set_priority: bool = False) -> Any:
+def sdpa_kernel_(machine: Machine, backends: Any, set_priority: bool = False) -> Any:
     from torch.nn.attention import SDPBackend
 
-    wanted = list(m.iterate(backends)) if not isinstance(backends, SDPBackend) else [backends]
-    if m.truth(set_priority):
+    wanted = list(machine.iterate(backends)) if not isinstance(backends, SDPBackend) else [backends]
+    if machine.truth(set_priority):
         raise Break("unsupported", "sdpa_kernel with set_priority=True changes an order that a graph cannot hold")
     if not all(isinstance(b, SDPBackend) for b in wanted):
         raise Raised(AssertionError("Backend must be an instance of SDPBackend or a list of SDPBackend instances"))
-    return m.world.create(
+    return machine.world.create(
         SdpaKernels(tuple(any(b == getattr(SDPBackend, flag, None) for b in wanted) for _, _, flag in SWITCHES))
     )
 
@@ -85,44 +85,44 @@ _HOOKS = torch._C._autograd
 
 
 @function(_HOOKS._saved_tensors_hooks_get_disabled_error_message)
-def why_hooks_are_refused(m: Machine) -> Any:
+def why_hooks_are_refused(machine: Machine) -> Any:
     """Why hooks for saved tensors are refused here, or None: the words are read at the beginning, and followed from
     there.
     """
-    if m.hooks_refused is MISSING:
+    if machine.hooks_refused is MISSING:
         get = _HOOKS._saved_tensors_hooks_get_disabled_error_message
-        m.hooks_refused = get()
-        m.world.state(flag_name(get, ()), m.hooks_refused)
-    return m.hooks_refused
+        machine.hooks_refused = get()
+        machine.world.state(flag_name(get, ()), machine.hooks_refused)
+    return machine.hooks_refused
 
 
 @function(_HOOKS._saved_tensors_hooks_disable)
-def refuse_hooks(m: Machine, message: str, *args: Any) -> None:
+def refuse_hooks(machine: Machine, message: str, *args: Any) -> None:
     """torch.autograd.graph.disable_saved_tensors_hooks. Nothing in a graph puts such hooks: an effect of the entry."""
-    why_hooks_are_refused(m)
+    why_hooks_are_refused(machine)
     if _HOOKS._top_saved_tensors_default_hooks(True) is not None:
         raise Break("unsupported", "hooks for saved tensors are disabled while some are set")
-    m.hooks_refused = message
-    m.effects.call(_HOOKS._saved_tensors_hooks_disable, [message, *args], {})
+    machine.hooks_refused = message
+    machine.effects.call(_HOOKS._saved_tensors_hooks_disable, [message, *args], {})
 
 
 @function(_HOOKS._saved_tensors_hooks_enable)
-def allow_hooks(m: Machine) -> None:
-    m.hooks_refused = None
-    m.effects.call(_HOOKS._saved_tensors_hooks_enable, [], {})
+def allow_hooks(machine: Machine) -> None:
+    machine.hooks_refused = None
+    machine.effects.call(_HOOKS._saved_tensors_hooks_enable, [], {})
 
 
 @cls(torch._C._InferenceMode)
-def inference_mode_(m: Machine, *args: Any) -> Any:
+def inference_mode_(machine: Machine, *args: Any) -> Any:
     """What torch.inference_mode() enters. It changes what tensors are, not what operators compute: what a graph gives
     back is made where the graph is called."""
     raise Break("inference_mode")
 
 
 @cls(torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
-def no_subclass_functions(m: Machine) -> Any:
+def no_subclass_functions(machine: Machine) -> Any:
     """Plain tensors know no such functions: what it switches is the interpreter's own state."""
-    return m.world.create(NoSubclassFunctions())
+    return machine.world.create(NoSubclassFunctions())
 
 
 def _switch(off: bool) -> bool:
@@ -131,8 +131,8 @@ def _switch(off: bool) -> bool:
 
 
 @python_function((__name__, "_switch"))
-def _switch_(m: Machine, off: Any) -> bool:
-    before, m.functions_off = m.functions_off, m.truth(off)
+def _switch_(machine: Machine, off: Any) -> bool:
+    before, machine.functions_off = machine.functions_off, machine.truth(off)
     return before
 
 

@@ -78,9 +78,9 @@ def _mode(depth: int) -> Any:
 
 
 @python_function(("torch", "get_default_device"))
-def get_default_device(m: Machine) -> torch.device:
-    m.world.state("default_device", m.initial_state["default_device"])
-    device = m.devices.device
+def get_default_device(machine: Machine) -> torch.device:
+    machine.world.state("default_device", machine.initial_state["default_device"])
+    device = machine.devices.device
     if device is None:
-        return m.native(torch.get_default_device)
-    return device if device.index is not None else m.native(torch.empty, 0, device=device).device
+        return machine.native(torch.get_default_device)
+    return device if device.index is not None else machine.native(torch.empty, 0, device=device).device

@@ -45,7 +45,7 @@ def _scores(query: Any, key: Any, scale: Any) -> Any:
 
 def _places(score: Any) -> tuple:
     """The numbers of all batches, heads, rows and keys."""
-    return tuple([torch.arange(n, device=score.device) for n in score.shape])
+    return tuple([torch.arange(size, device=score.device) for size in score.shape])
 
 
 def _modified(score_mod: Any, score: Any) -> Any:
@@ -173,7 +173,7 @@ def _apply(*args: Any) -> Any:
 
 
 def _as_autocast(dtype: Any, *operands: Any) -> tuple:
-    return tuple([x if x.dtype == torch.float64 else x.to(dtype) for x in operands])
+    return tuple([operand if operand.dtype == torch.float64 else operand.to(dtype) for operand in operands])
 
 
 def _outside_autocast(device: str, function: Any, args: tuple) -> Any:
@@ -182,23 +182,23 @@ def _outside_autocast(device: str, function: Any, args: tuple) -> Any:
 
 
 def _mask(mask_mod: Callable, sizes: tuple, device: Any) -> Any:
-    return _for_all(mask_mod, False)(*[torch.arange(n, device=device) for n in sizes])
+    return _for_all(mask_mod, False)(*[torch.arange(size, device=device) for size in sizes])
 
 
 # --- what is done instead of interpreting torch's functions
 @contextmanager
-def _by_tensors(m: Machine) -> Iterator[None]:
+def _by_tensors(machine: Machine) -> Iterator[None]:
     """Numbers of a batch, a head, a row or a key are tensors without dimensions here, and index tensors."""
-    before, m.index_by_tensors = m.index_by_tensors, True
+    before, machine.index_by_tensors = machine.index_by_tensors, True
     try:
         yield
     finally:
-        m.index_by_tensors = before
+        machine.index_by_tensors = before
 
 
 @python_function((_MODULE, "flex_attention"), wants_function=True)
 def flex_attention_(
-    m: Machine,
+    machine: Machine,
     fn: Any,
     query: Any,
     key: Any,
@@ -212,7 +212,7 @@ def flex_attention_(
     *,
     return_aux: Any = None,
 ) -> Any:
-    gqa, lse = m.truth(enable_gqa), m.truth(return_lse)
+    gqa, lse = machine.truth(enable_gqa), machine.truth(return_lse)
     under_autocast = (
         isinstance(query, torch.Tensor)
         and query.device.type in ("cpu", "cuda")
@@ -222,12 +222,12 @@ def flex_attention_(
         under_autocast and torch._C.DispatchKey.AutocastCUDA in torch.ops.higher_order.flex_attention.py_kernels
     ):  # (not in older torches)
         query, key, value = interpret(
-            m, _as_autocast, [torch.get_autocast_dtype(query.device.type), query, key, value], {}
+            machine, _as_autocast, [torch.get_autocast_dtype(query.device.type), query, key, value], {}
         )
-    mask_mod = None if block_mask is None else m.getattr(block_mask, "mask_mod")
-    if not _fits(m, query, key, value, block_mask, gqa) or lse and return_aux is not None:
+    mask_mod = None if block_mask is None else machine.getattr(block_mask, "mask_mod")
+    if not _fits(machine, query, key, value, block_mask, gqa) or lse and return_aux is not None:
         return interpret(
-            m,
+            machine,
             fn,
             [query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options],
             {"return_aux": return_aux},
@@ -237,49 +237,51 @@ def flex_attention_(
         scale = 1.0 / math.sqrt(inner)
     orders = tuple(tuple(sorted(range(4), key=lambda d: -x.stride()[d])) for x in (query, key, value))
     sums, most = (
-        (lse, False) if return_aux is None else (m.truth(m.getattr(return_aux, name)) for name in ("lse", "max_scores"))
+        (lse, False)
+        if return_aux is None
+        else (machine.truth(machine.getattr(return_aux, name)) for name in ("lse", "max_scores"))
     )
     args = [query, key, value, score_mod, mask_mod, scale, query.shape[1] // key.shape[1], orders]
-    with _by_tensors(m):
-        learned = _learned(m, score_mod, query) if torch._C.is_grad_enabled() and score_mod is not None else []
+    with _by_tensors(machine):
+        learned = _learned(machine, score_mod, query) if torch._C.is_grad_enabled() and score_mod is not None else []
         if torch._C.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *learned)):
             function, args = _apply, [*args, most, *learned]
         else:
             function, args = _attention, [*args, most]
         out, *more = (
-            interpret(m, function, args, {})
+            interpret(machine, function, args, {})
             if not under_autocast
-            else interpret(m, _outside_autocast, [query.device.type, function, tuple(args)], {})
+            else interpret(machine, _outside_autocast, [query.device.type, function, tuple(args)], {})
         )
     more = [more[0] if sums else None, more[1] if most else None]
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput
 
-        return out, m.call(AuxOutput, more, {})
+        return out, machine.call(AuxOutput, more, {})
     return (out, more[0]) if lse else out
 
 
-def _learned(m: Machine, score_mod: Any, query: TraceTensor) -> list[TraceTensor]:
+def _learned(machine: Machine, score_mod: Any, query: TraceTensor) -> list[TraceTensor]:
     """What the function of scores reads of its surroundings that needs a gradient."""
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    numbers = [from_meta(TensorMeta((), (), dtype, query.device), m.env) for dtype in (wide, *[torch.int64] * 4)]
-    pure = Purity(m, "a function of scores", score_mod)
+    numbers = [from_meta(TensorMeta((), (), dtype, query.device), machine.env) for dtype in (wide, *[torch.int64] * 4)]
+    pure = Purity(machine, "a function of scores", score_mod)
     with grad_mode(False):
-        body = capture_body(m, "score_mod", numbers, lambda: m.call(score_mod, list(numbers)))
+        body = capture_body(machine, "score_mod", numbers, lambda: machine.call(score_mod, list(numbers)))
     pure.check()
     return [t for n in body.lifted if isinstance(t := n.meta.get("val"), TraceTensor) and t.requires_grad]
 
 
 @python_function((__name__, "_pullback"))
-def _pullback_(m: Machine, score_mod: Any, score: TraceTensor, learned: Any, gradient: TraceTensor) -> Any:
-    by = [stand_in(m, score, requires_grad=True), *m.iterate(learned)]
+def _pullback_(machine: Machine, score_mod: Any, score: TraceTensor, learned: Any, gradient: TraceTensor) -> Any:
+    by = [stand_in(machine, score, requires_grad=True), *machine.iterate(learned)]
     arguments, tensors = Template.of(((tuple([score, *by[1:]]), gradient), {}))
     with grad_mode(True):
-        body = capture_body(m, "score_mod", by, lambda: interpret(m, _modified, [score_mod, by[0]], {}))
+        body = capture_body(machine, "score_mod", by, lambda: interpret(machine, _modified, [score_mod, by[0]], {}))
     call = TransformCall(
         "vjp", body.graph, _values_of_vjp, arguments, Template.of(body.result)[0], Template.of((tuple(by), {}))[0]
     )
-    return record_call(m, call, tensors, body.lifted)
+    return record_call(machine, call, tensors, body.lifted)
 
 
 def _values_of_vjp(function: Callable) -> Callable:
@@ -289,7 +291,7 @@ def _values_of_vjp(function: Callable) -> Callable:
     return run
 
 
-def _fits(m: Machine, query: Any, key: Any, value: Any, block_mask: Any, gqa: bool) -> bool:
+def _fits(machine: Machine, query: Any, key: Any, value: Any, block_mask: Any, gqa: bool) -> bool:
     """Whether eager takes these operands."""
     if (
         not all(type(x) is TraceTensor and x.dim() == 4 and x.device == query.device for x in (query, key, value))
@@ -308,20 +310,27 @@ def _fits(m: Machine, query: Any, key: Any, value: Any, block_mask: Any, gqa: bo
         return False
     if block_mask is None:
         return bool(key.shape[0] == query.shape[0])
-    blocks = m.getattr(block_mask, "kv_num_blocks")
+    blocks = machine.getattr(block_mask, "kv_num_blocks")
     if (
         blocks.device != query.device
         or key.shape[0] != query.shape[0]
         and not key.shape[0] == 1 <= blocks.shape[0] == query.shape[0]
     ):
         return False
-    return tuple(m.plain(n) for n in m.iterate(m.getattr(block_mask, "seq_lengths"))) == (query.shape[2], key.shape[2])
+    return tuple(machine.plain(n) for n in machine.iterate(machine.getattr(block_mask, "seq_lengths"))) == (
+        query.shape[2],
+        key.shape[2],
+    )
 
 
 @python_function((_MODULE, "create_mask"), wants_function=True)
-def create_mask_(m: Machine, fn: Any, mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = None) -> Any:
+def create_mask_(
+    machine: Machine, fn: Any, mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = None
+) -> Any:
     code = getattr(mod_fn, "__code__", None)
     if code is None or code.co_argcount != 4 or device is None:
-        return interpret(m, fn, [mod_fn, B, H, Q_LEN, KV_LEN, device], {})
-    with _by_tensors(m):
-        return interpret(m, _mask, [mod_fn, (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN), device], {})
+        return interpret(machine, fn, [mod_fn, B, H, Q_LEN, KV_LEN, device], {})
+    with _by_tensors(machine):
+        return interpret(
+            machine, _mask, [mod_fn, (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN), device], {}
+        )

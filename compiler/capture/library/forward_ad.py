@@ -26,54 +26,54 @@ __all__: list[str] = []
 _HOME = "torch.autograd.forward_ad"
 
 
-def _level_around(m: Machine) -> bool:
+def _level_around(machine: Machine) -> bool:
     """Whether a level was entered outside: relied on."""
-    return m.getattr(forward_ad, "_current_level") != -1
+    return machine.getattr(forward_ad, "_current_level") != -1
 
 
 @python_function((_HOME, "enter_dual_level"))
-def enter_dual_level(m: Machine) -> int:
-    if m.dual_level is not None or _level_around(m):
-        torch._C._exit_dual_level(m.native(torch._C._enter_dual_level))  # raises: there is but one level
+def enter_dual_level(machine: Machine) -> int:
+    if machine.dual_level is not None or _level_around(machine):
+        torch._C._exit_dual_level(machine.native(torch._C._enter_dual_level))  # raises: there is but one level
         raise Break("forward_ad", "a level of forward gradients is entered inside of another")
-    if len(m.graph.scopes) > 1:
+    if len(machine.graph.scopes) > 1:
         raise Break("forward_ad", "a level of forward gradients is entered inside of the body of an operator")
     forward_ad._maybe_load_decompositions()
-    m.dual_level = m.root_index
-    m.state_changed = True
-    m.native(torch._C._enter_dual_level)
-    m.graph.record_state(torch._C._enter_dual_level, ())
+    machine.dual_level = machine.root_index
+    machine.state_changed = True
+    machine.native(torch._C._enter_dual_level)
+    machine.graph.record_state(torch._C._enter_dual_level, ())
     return 0
 
 
 @python_function((_HOME, "exit_dual_level"))
-def exit_dual_level(m: Machine, *, level: int | None = None) -> None:
-    if m.dual_level is None or level not in (None, 0):
+def exit_dual_level(machine: Machine, *, level: int | None = None) -> None:
+    if machine.dual_level is None or level not in (None, 0):
         raise Break("forward_ad", "the code leaves a level of forward gradients that was entered outside")
-    m.dual_level = None
+    machine.dual_level = None
     torch._C._exit_dual_level(0)
-    m.graph.record_state(torch._C._exit_dual_level, (0,))
+    machine.graph.record_state(torch._C._exit_dual_level, (0,))
 
 
 @python_function((_HOME, "make_dual"))
-def make_dual(m: Machine, tensor: Any, tangent: Any, *, level: int | None = None) -> Any:
-    if m.dual_level is None and _level_around(m):
+def make_dual(machine: Machine, tensor: Any, tangent: Any, *, level: int | None = None) -> Any:
+    if machine.dual_level is None and _level_around(machine):
         raise Break("forward_ad", "a tensor gets a tangent at a level that was entered outside")
     fits = all(type(t) is TraceTensor and (t.is_floating_point() or t.is_complex()) for t in (tensor, tangent))
-    if m.dual_level is None or level not in (None, 0) or not fits:
+    if machine.dual_level is None or level not in (None, 0) or not fits:
         return call_python(
-            m,
+            machine,
             forward_ad.make_dual,
             [tensor, tangent],
-            {"level": 0 if level is None and m.dual_level is not None else level},
+            {"level": 0 if level is None and machine.dual_level is not None else level},
         )
     make = torch._VF._make_dual  # type: ignore[attr-defined]
-    return tensor_calls.call_function(m, make, [tensor, tangent], {"level": 0})
+    return tensor_calls.call_function(machine, make, [tensor, tangent], {"level": 0})
 
 
 @python_function((_HOME, "unpack_dual"))
-def unpack_dual(m: Machine, tensor: Any, *, level: int | None = None) -> Any:
-    if m.dual_level is None or level not in (None, 0) or type(tensor) is not TraceTensor:
-        return call_python(m, forward_ad.unpack_dual, [tensor], {"level": level})
+def unpack_dual(machine: Machine, tensor: Any, *, level: int | None = None) -> Any:
+    if machine.dual_level is None or level not in (None, 0) or type(tensor) is not TraceTensor:
+        return call_python(machine, forward_ad.unpack_dual, [tensor], {"level": level})
     unpack = torch._VF._unpack_dual  # type: ignore[attr-defined]
-    return forward_ad.UnpackedDualTensor(*tensor_calls.call_function(m, unpack, [tensor], {"level": 0}))
+    return forward_ad.UnpackedDualTensor(*tensor_calls.call_function(machine, unpack, [tensor], {"level": 0}))

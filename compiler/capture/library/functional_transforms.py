@@ -38,14 +38,19 @@ class Transformed:
         self.name, self.function, self.transform, self.inside, self.rebuild = name, function, transform, inside, rebuild
 
 
-def call_transformed(m: Machine, t: Transformed, args: list, kwargs: dict) -> Any:
+def call_transformed(machine: Machine, t: Transformed, args: list, kwargs: dict) -> Any:
     """t(*args, **kwargs) of the program."""
-    structure = (tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()})
+    structure = (
+        tuple(machine.deep_plain(arg) for arg in args),
+        {name: machine.deep_plain(value) for name, value in kwargs.items()},
+    )
     arguments, tensors = Template.of(structure)
-    inside_args, inside_kwargs = t.inside(m, *structure)
+    inside_args, inside_kwargs = t.inside(machine, *structure)
     parameters, fresh = Template.of((inside_args, inside_kwargs))
     with grad_mode(True if t.name != "vmap" else torch._C.is_grad_enabled()):
-        body = capture_body(m, t.name, fresh, lambda: m.call(t.function, list(inside_args), dict(inside_kwargs)))
+        body = capture_body(
+            machine, t.name, fresh, lambda: machine.call(t.function, list(inside_args), dict(inside_kwargs))
+        )
     if t.name not in ("grad", "grad_and_value") and _draws(body.graph):
         raise Break(
             "higher_order",
@@ -54,7 +59,7 @@ def call_transformed(m: Machine, t: Transformed, args: list, kwargs: dict) -> An
         )  # (one for each slice, or an error)
     results, _ = Template.of(body.result)
     call = TransformCall(t.name, body.graph, t.transform, arguments, results, parameters)
-    out = record_call(m, call, tensors, body.lifted)
+    out = record_call(machine, call, tensors, body.lifted)
     assert call.out is not None
     return call.out.fill(out)
 
@@ -62,15 +67,16 @@ def call_transformed(m: Machine, t: Transformed, args: list, kwargs: dict) -> An
 def _draws(graph: torch.fx.GraphModule) -> bool:
     """Whether a body makes random numbers from nothing."""
     return any(
-        n.target in _RANDOM or any(map(_draws, getattr(n.target, "bodies", {}).values())) for n in graph.graph.nodes
+        node.target in _RANDOM or any(map(_draws, getattr(node.target, "bodies", {}).values()))
+        for node in graph.graph.nodes
     )
 
 
-def _same(m: Machine, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def _same(machine: Machine, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Tensors inside of grad and its like: of the same metadata, needing a gradient where they can."""
     return pytree.tree_map(
         lambda v: (
-            stand_in(m, v, requires_grad=v.requires_grad or v.dtype.is_floating_point or v.dtype.is_complex)
+            stand_in(machine, v, requires_grad=v.requires_grad or v.dtype.is_floating_point or v.dtype.is_complex)
             if isinstance(v, TraceTensor)
             else v
         ),
@@ -78,7 +84,7 @@ def _same(m: Machine, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     )
 
 
-def _slices(m: Machine, in_dims: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def _slices(machine: Machine, in_dims: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Tensors inside of vmap: without the mapped dimension."""
     try:
         dims = (
@@ -92,40 +98,46 @@ def _slices(m: Machine, in_dims: Any, args: tuple, kwargs: dict) -> tuple[tuple,
     if dims is None:
         if not isinstance(in_dims, int):
             raise Break("higher_order", "in_dims of vmap do not fit the arguments")
-        dims = [in_dims if isinstance(v, TraceTensor) else None for v in leaves]
+        dims = [in_dims if isinstance(leaf, TraceTensor) else None for leaf in leaves]
 
     def part(v: Any, d: Any) -> Any:
         if not isinstance(v, TraceTensor):
             return v
         if d is None:
-            return stand_in(m, v)
+            return stand_in(machine, v)
         if not -v.dim() <= d < v.dim():
             raise Break("higher_order", "in_dims of vmap do not fit the arguments")
-        return stand_in(m, v, drop_dim=d)
+        return stand_in(machine, v, drop_dim=d)
 
-    mapped = pytree.tree_unflatten([part(v, d) for v, d in zip(leaves, dims)], spec)
+    mapped = pytree.tree_unflatten([part(leaf, dim) for leaf, dim in zip(leaves, dims)], spec)
     return mapped, pytree.tree_map(lambda v: part(v, 0), kwargs)
 
 
 @python_function(("torch._functorch.apis", "vmap"), (_PUBLIC, "vmap"))
 def vmap_(
-    m: Machine, func: Any, in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: Any = None
+    machine: Machine,
+    func: Any,
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: Any = None,
 ) -> Transformed:
-    in_dims, out_dims = m.deep_plain(in_dims), m.deep_plain(out_dims)
+    in_dims, out_dims = machine.deep_plain(in_dims), machine.deep_plain(out_dims)
     if chunk_size is not None:
         raise Break("higher_order", "vmap with chunk_size", "call vmap without chunk_size")
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness}
-    return _made(m, "vmap", func, torch.vmap, options, functools.partial(_sliced, in_dims))
+    return _made(machine, "vmap", func, torch.vmap, options, functools.partial(_sliced, in_dims))
 
 
-def _sliced(in_dims: Any, m: Machine, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    return _slices(m, tuple(in_dims) if isinstance(in_dims, list) else in_dims, args, kwargs)
+def _sliced(in_dims: Any, machine: Machine, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    return _slices(machine, tuple(in_dims) if isinstance(in_dims, list) else in_dims, args, kwargs)
 
 
-def _made(m: Machine, name: str, func: Any, transform: Callable, options: dict, inside: Callable) -> Transformed:
+def _made(machine: Machine, name: str, func: Any, transform: Callable, options: dict, inside: Callable) -> Transformed:
     t = Transformed(name, func, functools.partial(_apply, transform, options), inside, lambda: None)
-    m.origins[id(t)] = m.root_index
-    m.world.keep.append(t)
+    machine.origins[id(t)] = machine.root_index
+    machine.world.keep.append(t)
     return t
 
 
@@ -134,10 +146,10 @@ def _apply(transform: Callable, options: dict, function: Callable) -> Callable:
 
 
 def _register(name: str, home: str, transform: Callable, names: tuple[str, ...]) -> None:
-    def handler(m: Machine, func: Any, *args: Any, **kwargs: Any) -> Transformed:
+    def handler(machine: Machine, func: Any, *args: Any, **kwargs: Any) -> Transformed:
         options = {**dict(zip(names, args)), **kwargs}
-        options = {k: m.deep_plain(v) for k, v in options.items()}
-        return _made(m, name, func, transform, options, _same)
+        options = {k: machine.deep_plain(option) for k, option in options.items()}
+        return _made(machine, name, func, transform, options, _same)
 
     python_function((home, name), (_PUBLIC, name))(handler)
 
@@ -152,44 +164,62 @@ _register("hessian", _EAGER, torch.func.hessian, ("argnums",))
 # --- transforms made outside: their wrappers are interpreted, and end in these
 @python_function(("torch._functorch.vmap", "vmap_impl"))
 def vmap_impl(
-    m: Machine, func: Any, in_dims: Any, out_dims: Any, randomness: Any, chunk_size: Any, *args: Any, **kwargs: Any
+    machine: Machine,
+    func: Any,
+    in_dims: Any,
+    out_dims: Any,
+    randomness: Any,
+    chunk_size: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    return call_transformed(m, vmap_(m, func, in_dims, out_dims, randomness, chunk_size=chunk_size), list(args), kwargs)
+    return call_transformed(
+        machine, vmap_(machine, func, in_dims, out_dims, randomness, chunk_size=chunk_size), list(args), kwargs
+    )
 
 
 @python_function((_EAGER, "grad_impl"))
-def grad_impl(m: Machine, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any) -> Any:
-    return _whole_transform(m, "grad", torch.func.grad, func, argnums, has_aux, args, kwargs)
+def grad_impl(machine: Machine, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any) -> Any:
+    return _whole_transform(machine, "grad", torch.func.grad, func, argnums, has_aux, args, kwargs)
 
 
 @python_function((_EAGER, "grad_and_value_impl"))
-def grad_and_value_impl(m: Machine, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any) -> Any:
-    return _whole_transform(m, "grad_and_value", torch.func.grad_and_value, func, argnums, has_aux, args, kwargs)
+def grad_and_value_impl(machine: Machine, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any) -> Any:
+    return _whole_transform(machine, "grad_and_value", torch.func.grad_and_value, func, argnums, has_aux, args, kwargs)
 
 
 def _whole_transform(
-    m: Machine, name: str, transform: Callable, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any
+    machine: Machine, name: str, transform: Callable, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any
 ) -> Any:
-    options = {"argnums": m.deep_plain(argnums), "has_aux": has_aux}
+    options = {"argnums": machine.deep_plain(argnums), "has_aux": has_aux}
     return call_transformed(
-        m, _made(m, name, func, transform, options, _same), list(m.deep_plain(args)), dict(m.deep_plain(kwargs))
+        machine,
+        _made(machine, name, func, transform, options, _same),
+        list(machine.deep_plain(args)),
+        dict(machine.deep_plain(kwargs)),
     )
 
 
 _JACOBIANS = {f.__code__: f for f in (torch.func.jacrev, torch.func.jacfwd)}
 
 
-def jacobian_wrapper(m: Machine, fn: types.FunctionType) -> Transformed | None:
+def jacobian_wrapper(machine: Machine, fn: types.FunctionType) -> Transformed | None:
     """The Transformed for what jacrev and jacfwd returned outside: a closure of theirs over the function and its
     options.
     """
     code = fn.__code__
     for maker_code, maker in _JACOBIANS.items():
         if code in maker_code.co_consts and fn.__closure__:
-            inside = {name: m.getattr(cell, "cell_contents") for name, cell in zip(code.co_freevars, fn.__closure__)}
-            options = {k: m.deep_plain(v) for k, v in inside.items() if k in ("argnums", "has_aux", "randomness")}
+            inside = {
+                name: machine.getattr(cell, "cell_contents") for name, cell in zip(code.co_freevars, fn.__closure__)
+            }
+            options = {
+                key: machine.deep_plain(value)
+                for key, value in inside.items()
+                if key in ("argnums", "has_aux", "randomness")
+            }
             if "func" in inside and inside.get("chunk_size") is None:
-                return _made(m, maker.__name__, inside["func"], maker, options, _same)
+                return _made(machine, maker.__name__, inside["func"], maker, options, _same)
     return None
 
 
@@ -223,55 +253,57 @@ def _jvp(options: dict, function: Callable) -> Callable:
     return run
 
 
-def _whole_call(m: Machine, name: str, func: Any, transform: Callable, primals: tuple, *more: Any) -> Any:
+def _whole_call(machine: Machine, name: str, func: Any, transform: Callable, primals: tuple, *more: Any) -> Any:
     """transform(f)(primals, *more), where f is captured on tensors like the primals."""
     structure = ((primals, *more), {})
     arguments, tensors = Template.of(structure)
-    inside, _ = _same(m, primals, {})
+    inside, _ = _same(machine, primals, {})
     parameters, fresh = Template.of((inside, {}))
     with grad_mode(True):
-        body = capture_body(m, name, fresh, lambda: m.call(func, list(inside)))
+        body = capture_body(machine, name, fresh, lambda: machine.call(func, list(inside)))
     results, _ = Template.of(body.result)
     call = TransformCall(name, body.graph, transform, arguments, results, parameters)
-    out = record_call(m, call, tensors, body.lifted)
+    out = record_call(machine, call, tensors, body.lifted)
     assert call.out is not None
     return call.out.fill(out)
 
 
 @python_function((_EAGER, "vjp"), (_PUBLIC, "vjp"))
-def vjp_(m: Machine, func: Any, *primals: Any, has_aux: bool = False) -> Any:
-    values = tuple(m.deep_plain(p) for p in primals)
-    out = _whole_call(m, "vjp", func, functools.partial(_vjp_results, has_aux), values)
+def vjp_(machine: Machine, func: Any, *primals: Any, has_aux: bool = False) -> Any:
+    values = tuple(machine.deep_plain(primal) for primal in primals)
+    out = _whole_call(machine, "vjp", func, functools.partial(_vjp_results, has_aux), values)
     pullback = Transformed("vjp", func, _vjp_aux_values if has_aux else _vjp_values, values, lambda: None)
-    m.origins[id(pullback)] = m.root_index
-    m.world.keep.append(pullback)
+    machine.origins[id(pullback)] = machine.root_index
+    machine.world.keep.append(pullback)
     return (out[0], pullback, out[1]) if has_aux else (out, pullback)
 
 
 @python_function((_EAGER, "jvp"), (_PUBLIC, "jvp"))
-def jvp_(m: Machine, func: Any, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
+def jvp_(
+    machine: Machine, func: Any, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
+) -> Any:
     return _whole_call(
-        m,
+        machine,
         "jvp",
         func,
         functools.partial(_jvp, {"strict": strict, "has_aux": has_aux}),
-        m.deep_plain(primals),
-        m.deep_plain(tangents),
+        machine.deep_plain(primals),
+        machine.deep_plain(tangents),
     )
 
 
-def call_object(m: Machine, t: Transformed, args: list, kwargs: dict) -> Any:
+def call_object(machine: Machine, t: Transformed, args: list, kwargs: dict) -> Any:
     """Calling what a transform returned."""
     if t.name == "vjp":
-        cotangents = m.deep_plain(args[0] if len(args) == 1 else tuple(args))
-        return _whole_call(m, "vjp", t.function, t.transform, t.inside, cotangents)
-    return call_transformed(m, t, args, kwargs)
+        cotangents = machine.deep_plain(args[0] if len(args) == 1 else tuple(args))
+        return _whole_call(machine, "vjp", t.function, t.transform, t.inside, cotangents)
+    return call_transformed(machine, t, args, kwargs)
 
 
 # --- torch.func.functional_call
 @python_function(("torch._functorch.functional_call", "functional_call"), (_PUBLIC, "functional_call"))
 def functional_call_(
-    m: Machine,
+    machine: Machine,
     module: Any,
     parameter_and_buffer_dicts: Any,
     args: Any = None,
@@ -281,24 +313,26 @@ def functional_call_(
     strict: bool = False,
 ) -> Any:
     """module(*args) with other tensors in the place of its parameters and buffers, while the call lasts."""
-    given = m.deep_plain(parameter_and_buffer_dicts)
+    given = machine.deep_plain(parameter_and_buffer_dicts)
     tensors: dict[str, Any] = {}
     for part in given if isinstance(given, (list, tuple)) else [given]:
         tensors.update(part)
-    args = () if args is None else m.deep_plain(args)
-    if m.truth(strict):
+    args = () if args is None else machine.deep_plain(args)
+    if machine.truth(strict):
         raise Break("higher_order", "functional_call with strict=True")
-    places = _places(module, tensors, m.truth(tie_weights))
-    pending = m.world.pending
+    places = _places(module, tensors, machine.truth(tie_weights))
+    pending = machine.world.pending
     before = []
     for owner, name, value in places:
-        m.getattr(owner, name)  # that it is there is relied on
+        machine.getattr(owner, name)  # that it is there is relied on
         mine = pending.setdefault(id(owner), {})
-        m.world.keep.append(owner)
+        machine.world.keep.append(owner)
         before.append((mine, name, mine.get(name, MISSING)))
         mine[name] = value
     try:
-        result = m.call(module, list(args) if isinstance(args, tuple) else [args], dict(m.deep_plain(kwargs or {})))
+        result = machine.call(
+            module, list(args) if isinstance(args, tuple) else [args], dict(machine.deep_plain(kwargs or {}))
+        )
         if any(mine.get(name) is not value for (mine, name, _), (_, _, value) in zip(before, places)):
             raise Break("mutation", "a parameter or buffer is replaced inside of functional_call")
     finally:

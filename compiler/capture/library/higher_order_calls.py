@@ -32,7 +32,7 @@ def _needs_grad(values: Any) -> bool:
 # --- torch.utils.checkpoint
 @python_function(("torch.utils.checkpoint", "checkpoint"))
 def checkpoint_(
-    m: Machine,
+    machine: Machine,
     fn: Any,
     *args: Any,
     use_reentrant: Any = None,
@@ -52,18 +52,18 @@ def checkpoint_(
         )
     if use_reentrant and kwargs:
         raise Break("higher_order", "a reentrant checkpoint is given keywords", "pass use_reentrant=False")
-    if use_reentrant and not any(isinstance(a, TraceTensor) and a.requires_grad for a in args):
+    if use_reentrant and not any(isinstance(arg, TraceTensor) and arg.requires_grad for arg in args):
         from torch.utils.checkpoint import check_backward_validity
 
-        m.call(check_backward_validity, [args])
-        with no_grad(m):
-            result = m.call(fn, list(args))
-        return own_results(m, result, args)
+        machine.call(check_backward_validity, [args])
+        with no_grad(machine):
+            result = machine.call(fn, list(args))
+        return own_results(machine, result, args)
     if not torch._C.is_grad_enabled():
-        return m.call(fn, list(args), kwargs)
-    before, m.graph.written = m.graph.written, set()
-    body = capture_body(m, "checkpoint", [], lambda: m.call(fn, list(args), kwargs))
-    changed, m.graph.written = m.graph.written, before | m.graph.written
+        return machine.call(fn, list(args), kwargs)
+    before, machine.graph.written = machine.graph.written, set()
+    body = capture_body(machine, "checkpoint", [], lambda: machine.call(fn, list(args), kwargs))
+    changed, machine.graph.written = machine.graph.written, before | machine.graph.written
     if any(id(getattr(n.meta.get("val"), "tt_storage", None)) in changed for n in body.lifted):
         raise Break(
             "higher_order",
@@ -72,7 +72,7 @@ def checkpoint_(
         )
     if not leaves_of(body.result):
         raise Break("higher_order", "a checkpointed function returns no tensor")
-    return _give(m, CheckpointCall(body.graph, bool(use_reentrant), m.truth(preserve)), [], body)
+    return _give(machine, CheckpointCall(body.graph, bool(use_reentrant), machine.truth(preserve)), [], body)
 
 
 def _may_recompute(autograd: Any) -> bool:
@@ -80,17 +80,19 @@ def _may_recompute(autograd: Any) -> bool:
 
 
 @python_function(("torch.autograd", "_is_checkpoint_valid"))
-def is_checkpoint_valid_(m: Machine) -> bool:
+def is_checkpoint_valid_(machine: Machine) -> bool:
     """Whether a reentrant checkpoint may compute again: not in a backward pass that is given its inputs."""
     valid = _may_recompute(torch.autograd)
-    m.world.guard(S.asked(m.world.anchor(torch.autograd), _may_recompute), "ID", valid, "kind of the backward pass")
+    machine.world.guard(
+        S.asked(machine.world.anchor(torch.autograd), _may_recompute), "ID", valid, "kind of the backward pass"
+    )
     return valid
 
 
-def _give(m: Machine, call: Any, inputs: list, body: Body) -> Any:
+def _give(machine: Machine, call: Any, inputs: list, body: Body) -> Any:
     """Record the call; its results in the structure that the body returned them in."""
     template, _ = Template.of(body.result)
-    return template.fill(record_call(m, call, inputs, body.lifted))
+    return template.fill(record_call(machine, call, inputs, body.lifted))
 
 
 # --- operators that call their function and do nothing else that capture needs to know
@@ -98,41 +100,41 @@ def _give(m: Machine, call: Any, inputs: list, body: Body) -> Any:
     ("torch.ops.higher_order", "wrap"),
     ("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"),  # (of nested_compile_region)
 )
-def wrap_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    return m.call(fn, list(args), kwargs)
+def wrap_(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    return machine.call(fn, list(args), kwargs)
 
 
 # --- torch.cond
 @python_function(("torch._higher_order_ops.cond", "cond"), ("torch", "cond"), ("torch.ops.higher_order", "cond"))
-def cond_(m: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-    args = list(m.iterate(operands))
+def cond_(machine: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    args = list(machine.iterate(operands))
     if not isinstance(pred, TraceTensor):
-        return m.call(true_fn if m.truth(pred) else false_fn, args)
-    pure = Purity(m, "a branch of torch.cond", true_fn, false_fn, args)
+        return machine.call(true_fn if machine.truth(pred) else false_fn, args)
+    pure = Purity(machine, "a branch of torch.cond", true_fn, false_fn, args)
     bodies = []
     for fn in (true_fn, false_fn):
-        bodies.append(capture_body(m, "branch", [], lambda fn=fn: m.call(fn, list(args))))
+        bodies.append(capture_body(machine, "branch", [], lambda fn=fn: machine.call(fn, list(args))))
         pure.check()
-    _check_alike(*[b.result for b in bodies])
-    lifted = list({n: None for b in bodies for n in b.lifted})
-    call = CondCall(*[_with_inputs(b, lifted) for b in bodies])
+    _check_alike(*[body.result for body in bodies])
+    lifted = list({n: None for body in bodies for n in body.lifted})
+    call = CondCall(*[_with_inputs(body, lifted) for body in bodies])
     if not leaves_of(bodies[0].result):
         return bodies[0].result
     template, _ = Template.of(bodies[0].result)
-    return template.fill(_record_cond(m, call, pred, lifted, bodies))
+    return template.fill(_record_cond(machine, call, pred, lifted, bodies))
 
 
-def _record_cond(m: Machine, call: CondCall, pred: TraceTensor, lifted: list, bodies: list[Body]) -> tuple:
+def _record_cond(machine: Machine, call: CondCall, pred: TraceTensor, lifted: list, bodies: list[Body]) -> tuple:
     """The node; its results have the metadata of the branches', and need a gradient where either does."""
     results = []
     for a, b in zip(*[leaves_of(body.result) for body in bodies]):
-        results.append(stand_in_result(m, a, a.requires_grad or b.requires_grad))
-    node = m.graph.graph.call_function(call, (m.graph.arg(pred), *lifted))
-    return m.graph.made(node, tuple(results))
+        results.append(stand_in_result(machine, a, a.requires_grad or b.requires_grad))
+    node = machine.graph.graph.call_function(call, (machine.graph.arg(pred), *lifted))
+    return machine.graph.made(node, tuple(results))
 
 
-def stand_in_result(m: Machine, like: TraceTensor, requires_grad: bool) -> TraceTensor:
-    made = stand_in(m, like, requires_grad=requires_grad and torch._C.is_grad_enabled())
+def stand_in_result(machine: Machine, like: TraceTensor, requires_grad: bool) -> TraceTensor:
+    made = stand_in(machine, like, requires_grad=requires_grad and torch._C.is_grad_enabled())
     if made.requires_grad:
         with torch.enable_grad():
             made = torch.ops.aten.alias.default(made)  # the result of an operator, no leaf
@@ -174,7 +176,7 @@ def _check_alike(a: Any, b: Any) -> None:
         )
     )
     constants = alike and all(
-        isinstance(x, type(y)) and (x is y or x == y) for x, y in zip(one[0].leaves, other[0].leaves)
+        isinstance(leaf, type(y)) and (leaf is y or leaf == y) for leaf, y in zip(one[0].leaves, other[0].leaves)
     )
     if not alike or not constants:
         raise Break(
@@ -186,27 +188,29 @@ def _check_alike(a: Any, b: Any) -> None:
 
 # --- loops
 @python_function(("torch.ops.higher_order", "while_loop"))
-def while_loop_operator(m: Machine, cond_fn: Any, body_fn: Any, carried: Any, more: Any = ()) -> Any:
+def while_loop_operator(machine: Machine, cond_fn: Any, body_fn: Any, carried: Any, more: Any = ()) -> Any:
     """The operator itself, whose functions also get what they use of their surroundings."""
-    more = list(m.iterate(more))
+    more = list(machine.iterate(more))
     if not more:
-        return while_loop_(m, cond_fn, body_fn, carried)
+        return while_loop_(machine, cond_fn, body_fn, carried)
     raise Break("higher_order", "torch.ops.higher_order.while_loop with further inputs", "call torch.while_loop")
 
 
 @python_function(("torch._higher_order_ops.while_loop", "while_loop"))
-def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **kwargs: Any) -> Any:
-    carried = m.deep_plain(carried_inputs)
+def while_loop_(machine: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **kwargs: Any) -> Any:
+    carried = machine.deep_plain(carried_inputs)
     template, tensors = Template.of(carried)
     if len(tensors) != len(template.leaves):
         raise Break("higher_order", "torch.while_loop carries values that are not tensors", "carry 0-dim tensors")
     if _needs_grad(tensors):
         raise Break("higher_order", "torch.while_loop is applied to tensors that need a gradient")
-    pure = Purity(m, "the body of torch.while_loop", cond_fn, body_fn)
+    pure = Purity(machine, "the body of torch.while_loop", cond_fn, body_fn)
     bodies, lifted_of = [], []
     for fn in (cond_fn, body_fn):
-        fresh = [stand_in(m, t, requires_grad=False) for t in tensors]
-        body = capture_body(m, "loop", fresh, lambda fn=fn, fresh=fresh: m.call(fn, list(template.fill(fresh))))
+        fresh = [stand_in(machine, tensor, requires_grad=False) for tensor in tensors]
+        body = capture_body(
+            machine, "loop", fresh, lambda fn=fn, fresh=fresh: machine.call(fn, list(template.fill(fresh)))
+        )
         pure.check()
         bodies.append(body)
         lifted_of.append(body.lifted)
@@ -214,7 +218,9 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
     if len(flag) != 1 or flag[0].numel() != 1:
         raise Break("higher_order", "the condition of torch.while_loop is not a tensor of one element")
     out = leaves_of(bodies[1].result)
-    if len(out) != len(tensors) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(out, tensors)):
+    if len(out) != len(tensors) or any(
+        a.shape != tensor.shape or a.dtype != tensor.dtype for a, tensor in zip(out, tensors)
+    ):
         raise Break("higher_order", "the body of torch.while_loop changes the shape or dtype of what it carries")
     lifted = list({n: None for nodes in lifted_of for n in nodes})
     if (
@@ -223,10 +229,10 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
     ):
         raise Break("higher_order", "torch.while_loop uses tensors that need a gradient")
     condition, step = (_with_more_inputs(b, len(tensors), lifted) for b in bodies)
-    results = tuple(stand_in(m, t, requires_grad=False) for t in out)
-    graph = m.graph
+    results = tuple(stand_in(machine, t, requires_grad=False) for t in out)
+    graph = machine.graph
     node = graph.graph.call_function(
-        WhileLoopCall(condition, step, len(tensors)), (*[graph.arg(t) for t in tensors], *lifted)
+        WhileLoopCall(condition, step, len(tensors)), (*[graph.arg(tensor) for tensor in tensors], *lifted)
     )
     return template.fill(graph.made(node, results))
 
@@ -251,7 +257,7 @@ def _with_more_inputs(body: Body, n: int, lifted: list) -> torch.fx.GraphModule:
 
 
 def _scan(
-    m: Machine,
+    machine: Machine,
     name: str,
     fn: Callable[[list, list], Any],
     carried: list,
@@ -260,17 +266,19 @@ def _scan(
     n_results_of: Callable,
 ) -> tuple:
     """Record a ScanCall for a step function on lists of tensors; the results' structure is the caller's."""
-    if not sequences or any(t.dim() == 0 for t in sequences) or sequences[0].shape[0] == 0:
+    if not sequences or any(sequence.dim() == 0 for sequence in sequences) or sequences[0].shape[0] == 0:
         raise Break("higher_order", f"{name} over nothing")
-    inside = [stand_in(m, t) for t in carried] + [stand_in(m, t, drop_dim=0) for t in sequences]
-    body = capture_body(m, name, inside, lambda: fn(inside[: len(carried)], inside[len(carried) :]))
+    inside = [stand_in(machine, t) for t in carried] + [
+        stand_in(machine, sequence, drop_dim=0) for sequence in sequences
+    ]
+    body = capture_body(machine, name, inside, lambda: fn(inside[: len(carried)], inside[len(carried) :]))
     out = leaves_of(body.result)
     n_results_of(body.result)
     for a, b in zip(out, carried):
         if a.shape != b.shape or a.dtype != b.dtype:
             raise Break("higher_order", f"the body of {name} changes the shape or dtype of what it carries")
     call = ScanCall(name, body.graph, len(carried), len(sequences), reverse)
-    return body.result, record_call(m, call, [*carried, *sequences], body.lifted)
+    return body.result, record_call(machine, call, [*carried, *sequences], body.lifted)
 
 
 def _tensors_only(value: Any, what: str) -> tuple[Template, list]:
@@ -281,26 +289,26 @@ def _tensors_only(value: Any, what: str) -> tuple[Template, list]:
 
 
 @python_function(("torch._higher_order_ops.scan", "scan"))
-def scan_(m: Machine, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
-    init_t, carried = _tensors_only(m.deep_plain(init), "scan")
-    xs_t, sequences = _tensors_only(m.deep_plain(xs), "scan")
+def scan_(machine: Machine, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
+    init_t, carried = _tensors_only(machine.deep_plain(init), "scan")
+    xs_t, sequences = _tensors_only(machine.deep_plain(xs), "scan")
     if dim:
-        sequences = [m.call(torch.movedim, [s, dim, 0]) for s in sequences]
-    pure = Purity(m, "the body of scan", combine_fn)
+        sequences = [machine.call(torch.movedim, [sequence, dim, 0]) for sequence in sequences]
+    pure = Purity(machine, "the body of scan", combine_fn)
     result, out = _scan(
-        m,
+        machine,
         "scan",
-        lambda c, x: m.call(combine_fn, [init_t.fill(c), xs_t.fill(x)]),
+        lambda c, x: machine.call(combine_fn, [init_t.fill(c), xs_t.fill(x)]),
         carried,
         sequences,
-        m.truth(reverse),
+        machine.truth(reverse),
         _is_pair,
     )
     pure.check()
     ys, _ = _tensors_only(result[1], "scan")
     stacked = list(out[len(carried) :])
     if dim:
-        stacked = [m.call(torch.movedim, [s, 0, dim]) for s in stacked]
+        stacked = [machine.call(torch.movedim, [s, 0, dim]) for s in stacked]
     return init_t.fill(out[: len(carried)]), ys.fill(stacked)
 
 
@@ -310,45 +318,51 @@ def _is_pair(result: Any) -> None:
 
 
 @python_function(("torch._higher_order_ops.map", "map"))
-def map_(m: Machine, f: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
-    xs_t, sequences = _tensors_only(m.deep_plain(xs), "map")
-    return _map(m, f, args, sequences, lambda x: m.call(f, [xs_t.fill(x), *args], kwargs))
+def map_(machine: Machine, f: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
+    xs_t, sequences = _tensors_only(machine.deep_plain(xs), "map")
+    return _map(machine, f, args, sequences, lambda x: machine.call(f, [xs_t.fill(x), *args], kwargs))
 
 
-def _map(m: Machine, f: Any, args: Any, sequences: list, step: Callable[[list], Any]) -> Any:
-    pure = Purity(m, "the body of map", f, args)
-    result, out = _scan(m, "map", lambda c, x: step(x), [], sequences, False, lambda r: None)
+def _map(machine: Machine, f: Any, args: Any, sequences: list, step: Callable[[list], Any]) -> Any:
+    pure = Purity(machine, "the body of map", f, args)
+    result, out = _scan(machine, "map", lambda c, x: step(x), [], sequences, False, lambda r: None)
     pure.check()
     return _tensors_only(result, "map")[0].fill(out)
 
 
 @python_function(("torch.ops.higher_order", "map_impl"))
-def map_operator(m: Machine, f: Any, xs: Any, more: Any) -> Any:
+def map_operator(machine: Machine, f: Any, xs: Any, more: Any) -> Any:
     """The operator itself: its function gets a slice of each tensor one by one, then what every step gets."""
-    args = list(m.iterate(more))
-    return _map(m, f, args, _tensors_only(list(m.iterate(xs)), "map")[1], lambda x: m.call(f, [*x, *args]))
+    args = list(machine.iterate(more))
+    return _map(
+        machine, f, args, _tensors_only(list(machine.iterate(xs)), "map")[1], lambda x: machine.call(f, [*x, *args])
+    )
 
 
 @python_function(("torch._higher_order_ops.associative_scan", "associative_scan"))
 def associative_scan_(
-    m: Machine, combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
+    machine: Machine, combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
 ) -> Any:
     """The scan as a tree: each level combines whole slabs, and the depth is the logarithm of the length."""
-    xs_t, sequences = _tensors_only(m.deep_plain(xs), "associative_scan")
-    if not sequences or any(s.dim() == 0 for s in sequences) or sequences[0].shape[0 if not dim else dim] == 0:
+    xs_t, sequences = _tensors_only(machine.deep_plain(xs), "associative_scan")
+    if (
+        not sequences
+        or any(sequence.dim() == 0 for sequence in sequences)
+        or sequences[0].shape[0 if not dim else dim] == 0
+    ):
         raise Break("higher_order", "associative_scan over nothing")
     if dim:
-        sequences = [m.call(torch.movedim, [s, dim, 0]) for s in sequences]
-    if m.truth(reverse):
-        sequences = [m.call(torch.flip, [s, [0]]) for s in sequences]
-    pure = Purity(m, "the body of associative_scan", combine_fn)
-    combine = _slab_combiner(m, combine_fn, xs_t, sequences)
-    results = _tree_scan(m, combine, sequences)
+        sequences = [machine.call(torch.movedim, [sequence, dim, 0]) for sequence in sequences]
+    if machine.truth(reverse):
+        sequences = [machine.call(torch.flip, [sequence, [0]]) for sequence in sequences]
+    pure = Purity(machine, "the body of associative_scan", combine_fn)
+    combine = _slab_combiner(machine, combine_fn, xs_t, sequences)
+    results = _tree_scan(machine, combine, sequences)
     pure.check()
-    if m.truth(reverse):
-        results = [m.call(torch.flip, [r, [0]]) for r in results]
+    if machine.truth(reverse):
+        results = [machine.call(torch.flip, [result, [0]]) for result in results]
     if dim:
-        results = [m.call(torch.movedim, [r, 0, dim]) for r in results]
+        results = [machine.call(torch.movedim, [result, 0, dim]) for result in results]
     return xs_t.fill(results)
 
 
@@ -358,56 +372,63 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def _slab_combiner(m: Machine, combine_fn: Any, template: Template, sequences: list) -> Callable[[list, list], list]:
+def _slab_combiner(
+    machine: Machine, combine_fn: Any, template: Template, sequences: list
+) -> Callable[[list, list], list]:
     """The combining function on slabs of slices. One that works element by element is applied as it is, any other under
     vmap.
     """
-    inside = [stand_in(m, s, drop_dim=0) for s in (*sequences, *sequences)]
+    inside = [stand_in(machine, sequence, drop_dim=0) for sequence in (*sequences, *sequences)]
     k = len(sequences)
     body = capture_body(
-        m, "combine", inside, lambda: m.call(combine_fn, [template.fill(inside[:k]), template.fill(inside[k:])])
+        machine,
+        "combine",
+        inside,
+        lambda: machine.call(combine_fn, [template.fill(inside[:k]), template.fill(inside[k:])]),
     )
     out = leaves_of(body.result)
     if len(out) != k or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(out, inside)):
         raise Break("higher_order", "the body of associative_scan changes the shape or dtype of what it combines")
     names = [
-        n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
-        for n in body.graph.graph.nodes
-        if n.op.startswith("call")
+        node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        for node in body.graph.graph.nodes
+        if node.op.startswith("call")
     ]
     # what is combined with something from around it is aligned by vmap alone
-    elementwise = not body.lifted and all(n in _ELEMENTWISE for n in names)
-    fn = combine_fn if elementwise else vmap_(m, combine_fn)
+    elementwise = not body.lifted and all(name in _ELEMENTWISE for name in names)
+    fn = combine_fn if elementwise else vmap_(machine, combine_fn)
 
     def combine(a: list, b: list) -> list:
-        return pytree.tree_leaves(m.deep_plain(m.call(fn, [template.fill(a), template.fill(b)])))
+        return pytree.tree_leaves(machine.deep_plain(machine.call(fn, [template.fill(a), template.fill(b)])))
 
     return combine
 
 
-def _tree_scan(m: Machine, combine: Callable[[list, list], list], elements: list) -> list:
+def _tree_scan(machine: Machine, combine: Callable[[list, list], list], elements: list) -> list:
     n = int(elements[0].shape[0])
     if n < 2:
         return elements
 
-    def part(t: TraceTensor, start: int, stop: int | None, step: int) -> TraceTensor:
-        return operators.get_item(m, t, slice(start, stop, step))
+    def part(tensor: TraceTensor, start: int, stop: int | None, step: int) -> TraceTensor:
+        return operators.get_item(machine, tensor, slice(start, stop, step))
 
     odd = _tree_scan(
-        m, combine, combine([part(e, 0, -1, 2) for e in elements], [part(e, 1, None, 2) for e in elements])
+        machine,
+        combine,
+        combine([part(element, 0, -1, 2) for element in elements], [part(element, 1, None, 2) for element in elements]),
     )
     if n == 2:
-        return [m.call(torch.cat, [[part(e, 0, 1, 1), o]]) for e, o in zip(elements, odd)]
+        return [machine.call(torch.cat, [[part(element, 0, 1, 1), o]]) for element, o in zip(elements, odd)]
     heads = odd if n % 2 else [part(o, 0, -1, 1) for o in odd]
-    even = combine(heads, [part(e, 2, None, 2) for e in elements])
-    even = [m.call(torch.cat, [[part(e, 0, 1, 1), r]]) for e, r in zip(elements, even)]
-    return [_interleave(m, a, b) for a, b in zip(even, odd)]
+    even = combine(heads, [part(element, 2, None, 2) for element in elements])
+    even = [machine.call(torch.cat, [[part(element, 0, 1, 1), r]]) for element, r in zip(elements, even)]
+    return [_interleave(machine, a, b) for a, b in zip(even, odd)]
 
 
-def _interleave(m: Machine, even: TraceTensor, odd: TraceTensor) -> TraceTensor:
+def _interleave(machine: Machine, even: TraceTensor, odd: TraceTensor) -> TraceTensor:
     """even[0], odd[0], even[1], ...; there may be one more of the even ones."""
     n = int(odd.shape[0])
     more = int(even.shape[0]) > n
-    pairs = m.call(torch.stack, [[operators.get_item(m, even, slice(0, n)) if more else even, odd], 1])
-    flat = m.call(torch.flatten, [pairs, 0, 1])
-    return m.call(torch.cat, [[flat, operators.get_item(m, even, slice(n, None))]]) if more else flat
+    pairs = machine.call(torch.stack, [[operators.get_item(machine, even, slice(0, n)) if more else even, odd], 1])
+    flat = machine.call(torch.flatten, [pairs, 0, 1])
+    return machine.call(torch.cat, [[flat, operators.get_item(machine, even, slice(n, None))]]) if more else flat

@@ -42,103 +42,103 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # numbers, to the prog
     ("torch._ops", "_Ops.__getattr__"),
     ("torch._ops", "OpOverloadPacket.__getattr__"),
 )
-def operator_of(m: Machine, owner: Any, name: str) -> Any:
+def operator_of(machine: Machine, owner: Any, name: str) -> Any:
     """torch.ops.aten.add.Tensor: looked up and kept by torch, and fixed from then on."""
-    value = m.native(getattr, owner, name)
-    source = m.world.source_of(owner)
+    value = machine.native(getattr, owner, name)
+    source = machine.world.source_of(owner)
     if source is not None:  # it was not there when the lookup began
-        m.world.guards.pop((S.attr(source, "__dict__"), "LACKS", name), None)
-    m.world.anchor(value)
+        machine.world.guards.pop((S.attr(source, "__dict__"), "LACKS", name), None)
+    machine.world.anchor(value)
     return value
 
 
 @python_function(("inspect", "signature"))
-def signature_(m: Machine, fn: Any, **kwargs: Any) -> Any:
+def signature_(machine: Machine, fn: Any, **kwargs: Any) -> Any:
     function = fn.__func__ if isinstance(fn, types.MethodType) else fn
-    if isinstance(function, types.FunctionType) and (source := m.world.source_of(function)) is not None:
-        m.world.guard_function(source, function, "signature")
+    if isinstance(function, types.FunctionType) and (source := machine.world.source_of(function)) is not None:
+        machine.world.guard_function(source, function, "signature")
         for name in ("__defaults__", "__kwdefaults__"):
-            m.deep_plain(m.getattr(function, name))
-    return m.native(inspect.signature, fn, **kwargs)
+            machine.deep_plain(machine.getattr(function, name))
+    return machine.native(inspect.signature, fn, **kwargs)
 
 
 @python_function(("torch.distributions.utils", "lazy_property.__get__"), wants_function=True)
-def lazy_property_(m: Machine, fn: Any, descriptor: Any, instance: Any, owner: Any = None) -> Any:
+def lazy_property_(machine: Machine, fn: Any, descriptor: Any, instance: Any, owner: Any = None) -> Any:
     """Asked of a class, it makes an object that is only looked at: a property that lazy_property's users know."""
     if instance is not None:
-        return interpret(m, fn, [descriptor, instance, owner], {})
-    value = m.native(fn, descriptor, None, owner)
-    m.world.anchor(value)
+        return interpret(machine, fn, [descriptor, instance, owner], {})
+    value = machine.native(fn, descriptor, None, owner)
+    machine.world.anchor(value)
     return value
 
 
 @python_function(("torch.distributions.distribution", "_all_true_or_runtime_assert"))
-def all_true_(m: Machine, valid: Any, error_message: str) -> Any:
+def all_true_(machine: Machine, valid: Any, error_message: str) -> Any:
     """torch 2.15's question before a distribution refuses its arguments: the tensor, on which its caller branches."""
-    return m.call(torch.all, [valid])
+    return machine.call(torch.all, [valid])
 
 
 @python_function(("importlib.util", "find_spec"))
-def find_spec_(m: Machine, name: Any, package: Any = None) -> Any:
+def find_spec_(machine: Machine, name: Any, package: Any = None) -> Any:
     """Whether a package is there is asked again by a guard; what is found is a fixed object."""
     if type(name) is not str or not name.isidentifier():
         raise Break("unsupported", "importlib.util.find_spec of a module inside a package")
-    spec = m.native(importlib.util.find_spec, name)
-    m.world.state(FOUND + name, spec is not None)
+    spec = machine.native(importlib.util.find_spec, name)
+    machine.world.state(FOUND + name, spec is not None)
     if spec is not None:
-        m.world.anchor(spec)
+        machine.world.anchor(spec)
     return spec
 
 
 @python_function(("dataclasses", "fields"))
-def fields_(m: Machine, obj: Any) -> Any:
-    fields = m.native(dataclasses.fields, m.world.type_of(obj) if not isinstance(obj, type) else obj)
-    for f in fields:
-        m.world.anchor(f)
+def fields_(machine: Machine, obj: Any) -> Any:
+    fields = machine.native(dataclasses.fields, machine.world.type_of(obj) if not isinstance(obj, type) else obj)
+    for field in fields:
+        machine.world.anchor(field)
     return fields
 
 
 @python_function(("logging", "getLogger"), ("transformers.utils.logging", "get_logger"))
-def get_logger(m: Machine, *args: Any) -> Any:
+def get_logger(machine: Machine, *args: Any) -> Any:
     logger = logging.getLogger(*args)
-    m.world.anchor(logger)
+    machine.world.anchor(logger)
     return logger
 
 
 @python_function(("logging", "Logger.isEnabledFor"))
-def is_enabled_for(m: Machine, logger: Any, level: Any) -> Any:
-    return interpret(m, polyfills.is_enabled_for, [logger, level], {})
+def is_enabled_for(machine: Machine, logger: Any, level: Any) -> Any:
+    return interpret(machine, polyfills.is_enabled_for, [logger, level], {})
 
 
 @cls(weakref.ref)
-def weak_reference(m: Machine, target: Any, callback: Any = None) -> Any:
+def weak_reference(machine: Machine, target: Any, callback: Any = None) -> Any:
     """To an object from outside, which whoever gave it keeps alive: one made inside would end with its last name, which
     capture does not follow.
     """
-    if callback is not None or m.world.source_of(target) is None and id(target) not in m.world.reals:
+    if callback is not None or machine.world.source_of(target) is None and id(target) not in machine.world.reals:
         refuse_reference("a weak reference with a callback, or to an object made inside,")
-    return m.native(weakref.ref, target)
+    return machine.native(weakref.ref, target)
 
 
 @function(weakref.proxy)
-def weak_proxy(m: Machine, *args: Any) -> Any:
+def weak_proxy(machine: Machine, *args: Any) -> Any:
     refuse_reference("a weak proxy")
 
 
 @python_function(("copy", "deepcopy"))
-def deepcopy_(m: Machine, value: Any, memo: Any = None) -> Any:
+def deepcopy_(machine: Machine, value: Any, memo: Any = None) -> Any:
     if memo is not None:
         raise Break("unsupported", "copy.deepcopy is given a memo by the program")
     done: dict[int, tuple[Any, Any]] = {}
-    made = _deep_copy(m, value, done)
-    copied = (m.world.source_of(original) for original, copy_ in done.values() if copy_ is not original)
+    made = _deep_copy(machine, value, done)
+    copied = (machine.world.source_of(original) for original, copy_ in done.values() if copy_ is not original)
     sources = [s for s in copied if s is not None and not (s.root.kind == "const" and s.base is None)]
     if len(sources) > 1:
-        m.world.differ(*sources)  # where two of them are one object, their copies are
+        machine.world.differ(*sources)  # where two of them are one object, their copies are
     return made
 
 
-def _deep_copy(m: Machine, value: Any, memo: dict[int, tuple[Any, Any]]) -> Any:
+def _deep_copy(machine: Machine, value: Any, memo: dict[int, tuple[Any, Any]]) -> Any:
     """As copy.deepcopy does it: what stands twice in a value stands twice in its copy, and a tuple in which nothing is
     copied is its own copy."""
     t = type(value)
@@ -149,45 +149,45 @@ def _deep_copy(m: Machine, value: Any, memo: dict[int, tuple[Any, Any]]) -> Any:
     copied: Any
     if t is list:
         memo[id(value)] = value, (copied := [])
-        copied.extend(_deep_copy(m, v, memo) for v in m.plain(value))
+        copied.extend(_deep_copy(machine, v, memo) for v in machine.plain(value))
     elif t is dict:
         memo[id(value)] = value, (copied := {})
-        for key, v in m.plain(value).items():
-            copied[_deep_copy(m, key, memo)] = _deep_copy(m, v, memo)
+        for key, v in machine.plain(value).items():
+            copied[_deep_copy(machine, key, memo)] = _deep_copy(machine, v, memo)
     elif t is tuple:
-        before = tuple(m.plain(value))
-        parts = tuple(_deep_copy(m, v, memo) for v in before)
+        before = tuple(machine.plain(value))
+        parts = tuple(_deep_copy(machine, v, memo) for v in before)
         if id(value) in memo:  # it holds itself, by a list
             return memo[id(value)][1]
-        memo[id(value)] = value, (copied := parts if any(a is not b for a, b in zip(parts, before)) else value)
+        memo[id(value)] = value, (copied := parts if any(part is not b for part, b in zip(parts, before)) else value)
     elif _copied_by_attributes(t) and not hasattr(t, "__deepcopy__"):
-        memo[id(value)] = value, (copied := m.world.create(m.native(object.__new__, t)))
-        for name, v in _attributes(m, value):
-            object.__setattr__(copied, name, _deep_copy(m, v, memo))
+        memo[id(value)] = value, (copied := machine.world.create(machine.native(object.__new__, t)))
+        for name, v in _attributes(machine, value):
+            object.__setattr__(copied, name, _deep_copy(machine, v, memo))
     else:
-        plain = m.deep_plain(value)
-        if not constant_only(plain) or not _same_types(m, value):
+        plain = machine.deep_plain(value)
+        if not constant_only(plain) or not _same_types(machine, value):
             raise Break("unsupported", "copy.deepcopy of objects or tensors")
-        memo[id(value)] = value, (copied := m.native(copy.deepcopy, plain))
+        memo[id(value)] = value, (copied := machine.native(copy.deepcopy, plain))
     return copied
 
 
-def _same_types(m: Machine, value: Any) -> bool:
+def _same_types(machine: Machine, value: Any) -> bool:
     """Whether the inside copies of the containers in a value are of its classes."""
     if type(value) in ATOMS:
         return True
-    plain = m.plain(value)
+    plain = machine.plain(value)
     within = (
         plain.values() if isinstance(plain, dict) else plain if isinstance(plain, (list, tuple, set, frozenset)) else ()
     )
-    return type(plain) is type(value) and all(_same_types(m, v) for v in within)
+    return type(plain) is type(value) and all(_same_types(machine, v) for v in within)
 
 
 @python_function(("copy", "copy"))
-def copy_(m: Machine, value: Any) -> Any:
+def copy_(machine: Machine, value: Any) -> Any:
     if isinstance(value, TraceTensor):
         raise Break("unsupported", "copy.copy of a tensor")
-    plain = m.plain(value)
+    plain = machine.plain(value)
     if type(plain) is not type(value):
         raise Break("unsupported", f"copy.copy of a {type(value).__name__}")
     if type(plain) in (list, dict, set):
@@ -197,8 +197,8 @@ def copy_(m: Machine, value: Any) -> Any:
     cls_ = type(value)
     if not _copied_by_attributes(cls_) or hasattr(cls_, "__copy__"):
         raise Break("unsupported", f"copy.copy of a {cls_.__name__}")
-    made = m.world.create(m.native(object.__new__, cls_))
-    for name, v in _attributes(m, value):
+    made = machine.world.create(machine.native(object.__new__, cls_))
+    for name, v in _attributes(machine, value):
         object.__setattr__(made, name, v)
     return made
 
@@ -221,65 +221,68 @@ def _copied_by_attributes(cls_: type) -> bool:
     )
 
 
-def _attributes(m: Machine, value: Any) -> list[tuple[Any, Any]]:
+def _attributes(machine: Machine, value: Any) -> list[tuple[Any, Any]]:
     """Names and values of an object's own `__dict__`, which properties do not stand before."""
-    return list(m.plain(m.getattr(value, "__dict__")).items())
+    return list(machine.plain(machine.getattr(value, "__dict__")).items())
 
 
 @python_function(("dataclasses", "dataclass"))
-def dataclass_(m: Machine, cls: Any = None, /, **options: Any) -> Any:
+def dataclass_(machine: Machine, cls: Any = None, /, **options: Any) -> Any:
     """The decorator writes and compiles methods: done natively, for classes that the program itself made."""
     if cls is None:
-        return m.world.create(functools.partial(dataclasses.dataclass, **options))
-    if id(cls) not in m.world.made:
+        return machine.world.create(functools.partial(dataclasses.dataclass, **options))
+    if id(cls) not in machine.world.made:
         raise Break("class_definition", "a class from outside is made a dataclass")
-    return made_inside(m, m.native(dataclasses.dataclass, cls, **options))
+    return made_inside(machine, machine.native(dataclasses.dataclass, cls, **options))
 
 
 @python_function(("collections", "namedtuple"))
-def namedtuple_(m: Machine, name: Any, fields: Any, **options: Any) -> Any:
-    options.setdefault("module", m.frames[-1].scope.namespace.get("__name__"))
+def namedtuple_(machine: Machine, name: Any, fields: Any, **options: Any) -> Any:
+    options.setdefault("module", machine.frames[-1].scope.namespace.get("__name__"))
     return made_inside(
-        m,
-        m.native(
-            collections.namedtuple, name, m.deep_plain(fields), **{k: m.deep_plain(v) for k, v in options.items()}
+        machine,
+        machine.native(
+            collections.namedtuple,
+            name,
+            machine.deep_plain(fields),
+            **{k: machine.deep_plain(option) for k, option in options.items()},
         ),
     )
 
 
 @python_function(("functools", "singledispatch.<locals>.dispatch"), wants_function=True)
-def dispatch_(m: Machine, dispatch: Any, cls: Any) -> Any:
+def dispatch_(machine: Machine, dispatch: Any, cls: Any) -> Any:
     """Which implementation serves a class: found natively; what is registered later is seen by the keys of the
     registry.
     """
-    source = m.world.source_of(dispatch)
+    source = machine.world.source_of(dispatch)
     if source is None:
         raise Break("unsupported", "functools.singledispatch is applied inside")
     index = dispatch.__code__.co_freevars.index("registry")
     registry = dispatch.__closure__[index].cell_contents
     where = S.cell(S.item(S.attr(source, "__closure__"), index))
-    m.world.guard(where, "DICT_KEYS", tuple(registry), "registered implementations")
-    found = m.native(dispatch, cls)
-    key = next(k for k, v in registry.items() if v is found)
-    return m.world.load(found, S.dict_value(where, key), "registered implementation")
+    machine.world.guard(where, "DICT_KEYS", tuple(registry), "registered implementations")
+    found = machine.native(dispatch, cls)
+    key = next(k for k, value in registry.items() if value is found)
+    return machine.world.load(found, S.dict_value(where, key), "registered implementation")
 
 
 @python_function(("traceback", "clear_frames"))
-def clear_frames_(m: Machine, traceback: Any) -> None:
+def clear_frames_(machine: Machine, traceback: Any) -> None:
     """unittest's assertRaises ends with it. The tracebacks of exceptions made inside have no frames to clear."""
-    if m.world.is_outside(traceback):
+    if machine.world.is_outside(traceback):
         raise Break("unknown_object", "the frames of a traceback from outside are cleared")
 
 
 @python_function(("torch.utils._config_module", "ConfigModule.__getattr__"), wants_function=True)
-def config_entry_(m: Machine, fn: Any, module: Any, name: str) -> Any:
+def config_entry_(machine: Machine, fn: Any, module: Any, name: str) -> Any:
     """An entry of torch._dynamo.config and the like. Those that torch's own code looks at do not change what a program
     means; the user's are interpreted."""
-    if m.frames[-1].library:
-        value = m.native(fn, module, name)
+    if machine.frames[-1].library:
+        value = machine.native(fn, module, name)
         if constant_only(value):
             return value
-    return interpret(m, fn, [module, name], {})
+    return interpret(machine, fn, [module, name], {})
 
 
 _TAGGING = "install_generation_tagging_init.<locals>."
@@ -290,16 +293,16 @@ _TAGGING = "install_generation_tagging_init.<locals>."
     ("torch._dynamo.mutation_guard", _TAGGING + "patched_setstate"),
     wants_function=True,
 )
-def tagged_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def tagged_(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """nn.Module.__init__ once torch._dynamo is imported: it also notes when the module was made, which matters to stock
     alone.
     """
     original = next(c.cell_contents for c in fn.__closure__ if isinstance(c.cell_contents, types.FunctionType))
-    return m.call(original, list(args), kwargs)
+    return machine.call(original, list(args), kwargs)
 
 
 def _native_constant(fn: Any) -> Callable:
-    return lambda m, *a, **k: m.native(fn, *a, **k)
+    return lambda machine, *a, **k: machine.native(fn, *a, **k)
 
 
 for _module, _name in (
@@ -324,7 +327,7 @@ if hasattr(torch.distributed, "is_initialized"):
 
 for _fn in (typing.cast, typing.get_args, typing.get_origin, typing.get_type_hints):
     PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = (
-        (lambda m, t, v: v) if _fn is typing.cast else _native_constant(_fn)
+        (lambda machine, t, v: v) if _fn is typing.cast else _native_constant(_fn)
     )
 
 
@@ -332,13 +335,13 @@ _PACKED = "a packed sequence keeps how many rows each step has in the values of 
 
 
 @python_function(("torch.nn.utils.rnn", "pack_padded_sequence"), ("torch.nn.utils.rnn", "pad_packed_sequence"))
-def packed_sequence_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def packed_sequence_(machine: Machine, *args: Any, **kwargs: Any) -> Any:
     raise Break("item", _PACKED)
 
 
 @python_function(*(("torch.nn.modules.rnn", f"{kind}.forward") for kind in ("RNN", "LSTM", "GRU")), wants_function=True)
-def recurrent_module_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def recurrent_module_(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """On a packed sequence the whole call leaves the graph at once, not each line in it that reads a batch size."""
     if any(isinstance(a, torch.nn.utils.rnn.PackedSequence) for a in (*args, *kwargs.values())):
         raise Break("item", _PACKED)
-    return interpret(m, fn, list(args), kwargs)
+    return interpret(machine, fn, list(args), kwargs)

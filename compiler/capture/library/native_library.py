@@ -43,7 +43,7 @@ __all__: list[str] = []
 
 
 def _polyfilled(fn: Any) -> Callable:
-    return lambda m, *args, **kwargs: interpret(m, fn, list(args), kwargs)
+    return lambda machine, *args, **kwargs: interpret(machine, fn, list(args), kwargs)
 
 
 _IN_PYTHON: tuple[tuple[Any, dict[str, Any]], ...] = (
@@ -117,13 +117,16 @@ PURE.update(
 
 
 def _constant_class(cls: type) -> Callable:
-    def make(m: Machine, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()}
+    def make(machine: Machine, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = (
+            tuple(machine.deep_plain(arg) for arg in args),
+            {name: machine.deep_plain(value) for name, value in kwargs.items()},
+        )
         if not constant_only((*args, *kwargs.values())):
             raise Break("c_call", f"a {cls.__name__} is made from a value that is not constant")
         if cls is decimal.Decimal:
-            m.world.state("decimal", read_field("decimal"))  # what is computed with it depends on
-        return m.native(cls, *args, **kwargs)
+            machine.world.state("decimal", read_field("decimal"))  # what is computed with it depends on
+        return machine.native(cls, *args, **kwargs)
 
     return make
 
@@ -135,11 +138,14 @@ for _cls in (datetime.date, datetime.time, datetime.datetime, datetime.timedelta
 def _constant_function(fn: Callable) -> Callable:
     """Run `fn` natively on constants; interpret it on anything else."""
 
-    def run(m: Machine, *args: Any, **kwargs: Any) -> Any:
-        plain = tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()}
+    def run(machine: Machine, *args: Any, **kwargs: Any) -> Any:
+        plain = (
+            tuple(machine.deep_plain(arg) for arg in args),
+            {name: machine.deep_plain(value) for name, value in kwargs.items()},
+        )
         if constant_only((*plain[0], *plain[1].values())):
-            return m.native(fn, *plain[0], **plain[1])
-        return interpret(m, fn, list(args), kwargs)
+            return machine.native(fn, *plain[0], **plain[1])
+        return interpret(machine, fn, list(args), kwargs)
 
     return run
 
@@ -167,8 +173,8 @@ for _fn in (
         PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = _constant_function(_fn)
 
 
-def _methodcaller(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
-    return m.native(operator.methodcaller, *args, **kwargs)
+def _methodcaller(machine: Machine, /, *args: Any, **kwargs: Any) -> Any:
+    return machine.native(operator.methodcaller, *args, **kwargs)
 
 
 CLASSES[operator.methodcaller] = _methodcaller

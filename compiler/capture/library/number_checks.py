@@ -19,29 +19,29 @@ __all__: list[str] = []
 
 
 @python_function(("torch", "_check_is_size"))
-def check_is_size(m: Machine, value: Any, *args: Any, **kwargs: Any) -> None:
+def check_is_size(machine: Machine, value: Any, *args: Any, **kwargs: Any) -> None:
     if is_read(value):
-        cond = tensor_reads.operation(m, operator.ge, (value, 0))
+        cond = tensor_reads.operation(machine, operator.ge, (value, 0))
         if is_read(cond):
-            _hold(m, cond.node)
+            _hold(machine, cond.node)
         value = 0  # torch warns that the function is going
-    m.native(torch._check_is_size, value, *args, **kwargs)
+    machine.native(torch._check_is_size, value, *args, **kwargs)
 
 
-def _hold(m: Machine, node: tensor_reads.Read) -> None:
-    tensor_reads.check(m, tensor_reads.condition(m, node))
-    tensor_reads.learn(m, node)
+def _hold(machine: Machine, node: tensor_reads.Read) -> None:
+    tensor_reads.check(machine, tensor_reads.condition(machine, node))
+    tensor_reads.learn(machine, node)
 
 
 @python_function(
     *(("torch", name) for name in ("_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented")),
     wants_function=True,
 )
-def check_number(m: Machine, fn: Any, cond: Any, *args: Any, **kwargs: Any) -> None:
+def check_number(machine: Machine, fn: Any, cond: Any, *args: Any, **kwargs: Any) -> None:
     """What does not hold of a number that is read is for the program to say, when the call runs again."""
     if is_read(cond):
-        _hold(m, cond.node)
+        _hold(machine, cond.node)
     else:
-        if m.env.is_open(cond):  # a size that mark_unbacked named: the entry's guard
-            cond = m.env.branch(cond)
-        interpret(m, fn, [cond, *args], kwargs)
+        if machine.env.is_open(cond):  # a size that mark_unbacked named: the entry's guard
+            cond = machine.env.branch(cond)
+        interpret(machine, fn, [cond, *args], kwargs)

@@ -50,12 +50,12 @@ def quietly(fn: Callable, *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
 
-def _warn(m: Machine, name: str) -> None:
+def _warn(machine: Machine, name: str) -> None:
     if text := _text(name):
-        m.call(warnings.warn, [text, UserWarning], {})
+        machine.call(warnings.warn, [text, UserWarning], {})
 
 
-def warn_of_operator(m: Machine, fn: Callable, args: list, kwargs: dict) -> bool:
+def warn_of_operator(machine: Machine, fn: Callable, args: list, kwargs: dict) -> bool:
     """Give the warning of a call, if there is one."""
     name = getattr(fn, "__name__", "")
     if name not in ("std", "var", "std_mean", "var_mean"):
@@ -65,8 +65,8 @@ def warn_of_operator(m: Machine, fn: Callable, args: list, kwargs: dict) -> bool
         args = [owner, *args]
     if not _without_freedom(args, kwargs):
         return False
-    if not m.opts.in_order:  # where torch's own kernels run, they say it
-        _warn(m, name)
+    if not machine.opts.in_order:  # where torch's own kernels run, they say it
+        _warn(machine, name)
     return True
 
 
@@ -83,15 +83,15 @@ def _without_freedom(args: list, kwargs: dict) -> bool:
     if correction is None:
         correction = 1 if unbiased is None else int(unbiased)
     shape = list(x.shape)
-    if not all(type(n) is int for n in shape) or type(correction) not in (int, float):
+    if not all(type(size) is int for size in shape) or type(correction) not in (int, float):
         return False
     dims = [dim] if type(dim) is int else list(dim or range(len(shape)))
     over = {d % len(shape) for d in dims} if shape else set()
-    kept = math.prod(n for d, n in enumerate(shape) if d not in over)
+    kept = math.prod(size for d, size in enumerate(shape) if d not in over)
     return (math.prod(shape[d] for d in over) if kept else 0) <= correction
 
 
-def warn_of_gradient(m: Machine, t: TraceTensor) -> None:
+def warn_of_gradient(machine: Machine, tensor: TraceTensor) -> None:
     """What is said where the gradient of a tensor is read that gets none."""
-    if t.requires_grad and not t.is_leaf and not t.retains_grad:
-        _warn(m, "grad")
+    if tensor.requires_grad and not tensor.is_leaf and not tensor.retains_grad:
+        _warn(machine, "grad")

@@ -78,23 +78,23 @@ def _as_it_is(opt: Any, name: str, why: str = "", remedy: str = _NOTHING) -> Bre
     )
 
 
-def call_method(m: Machine, opt: Any, fn: types.MethodType, args: list, kwargs: dict) -> Any:
+def call_method(machine: Machine, opt: Any, fn: types.MethodType, args: list, kwargs: dict) -> Any:
     """A method of an optimizer or a schedule, called by the program."""
     name, function = fn.__name__, fn.__func__
-    if m.stepping is opt and isinstance(function, types.FunctionType):  # torch's own step calls it
+    if machine.stepping is opt and isinstance(function, types.FunctionType):  # torch's own step calls it
         if name == "_init_group":
-            return _init_group(m, opt, function, args, kwargs)
-        return m.call(function, [opt, *args], kwargs)
+            return _init_group(machine, opt, function, args, kwargs)
+        return machine.call(function, [opt, *args], kwargs)
     if function in (
         _BASE_CLASS.__dict__.get("_optimizer_step_code"),
         _BASE_CLASS.__dict__.get("_cuda_graph_capture_health_check"),
     ):
         return None  # a place for breakpoints; a check of streams that capture is not on
-    if m.world.is_outside(opt) and m.opts.training:
+    if machine.world.is_outside(opt) and machine.opts.training:
         if function is _ZERO_GRAD:
-            return zero_grad(m, opt, *args, **kwargs)
+            return zero_grad(machine, opt, *args, **kwargs)
         if type(opt) in _CAPTURED and name == "step" and _is_own_step(opt, function):
-            return step(m, opt, *args, **kwargs)
+            return step(machine, opt, *args, **kwargs)
     raise _as_it_is(opt, name)
 
 
@@ -109,29 +109,29 @@ _ZERO_GRAD = torch.optim.Optimizer.zero_grad  # before the program exchanges it
 
 
 # --- zero_grad
-def zero_grad(m: Machine, opt: Any, set_to_none: Any = True) -> None:
-    one_step_at_a_time(m, "optimizer")
-    with _updating(m):
-        parameters = _parameters(m, opt)
-    for p in parameters:
-        _reset(m, p, set_to_none)
+def zero_grad(machine: Machine, opt: Any, set_to_none: Any = True) -> None:
+    one_step_at_a_time(machine, "optimizer")
+    with _updating(machine):
+        parameters = _parameters(machine, opt)
+    for param in parameters:
+        _reset(machine, param, set_to_none)
 
 
 @contextmanager
-def _updating(m: Machine) -> Iterator[None]:
+def _updating(machine: Machine) -> Iterator[None]:
     """What is loaded meanwhile is changed, and not differentiated."""
-    m.world.updating = True
+    machine.world.updating = True
     try:
         yield
     finally:
-        m.world.updating = False
+        machine.world.updating = False
 
 
-def _parameters(m: Machine, opt: Any) -> list[TraceTensor | Subclassed]:
+def _parameters(machine: Machine, opt: Any) -> list[TraceTensor | Subclassed]:
     found = []
     try:
-        for group in m.iterate(m.getattr(opt, "param_groups")):
-            found += list(m.iterate(m.call(dict.get, [group, "params"])))
+        for group in machine.iterate(machine.getattr(opt, "param_groups")):
+            found += list(machine.iterate(machine.call(dict.get, [group, "params"])))
     except Skip as why:  # a tensor that capture does not know is no reason to give the frame up
         raise _as_it_is(opt, "zero_grad", why.reason) from None
     if any(not isinstance(p, (TraceTensor, Subclassed)) for p in found):
@@ -139,25 +139,25 @@ def _parameters(m: Machine, opt: Any) -> list[TraceTensor | Subclassed]:
     return found
 
 
-def _reset(m: Machine, p: TraceTensor | Subclassed, set_to_none: Any) -> None:
+def _reset(machine: Machine, p: TraceTensor | Subclassed, set_to_none: Any) -> None:
     if set_to_none is True:
-        set_grad(m, p, None)  # whatever it was
+        set_grad(machine, p, None)  # whatever it was
         return
-    grad = m.getattr(p, "grad")
+    grad = machine.getattr(p, "grad")
     if grad is not None and set_to_none:
-        set_grad(m, p, None)
+        set_grad(machine, p, None)
     elif grad is not None:
         if isinstance(grad, Subclassed) or grad.requires_grad:
             raise Break("optimizer", "a gradient with a history is reset", _NOTHING)
-        tensor_calls.call_method(m, grad, "zero_", [], {})
+        tensor_calls.call_method(machine, grad, "zero_", [], {})
 
 
 @python_function(("torch.nn.modules.module", "Module.zero_grad"))
-def module_zero_grad(m: Machine, module: Any, set_to_none: Any = True) -> None:
-    one_step_at_a_time(m, "optimizer")
-    for p in m.iterate(m.call(m.getattr(module, "parameters"), [])):
-        if isinstance(p, TraceTensor) and id(p) in m.world.reals:
-            _reset(m, p, set_to_none)
+def module_zero_grad(machine: Machine, module: Any, set_to_none: Any = True) -> None:
+    one_step_at_a_time(machine, "optimizer")
+    for p in machine.iterate(machine.call(machine.getattr(module, "parameters"), [])):
+        if isinstance(p, TraceTensor) and id(p) in machine.world.reals:
+            _reset(machine, p, set_to_none)
         else:
             raise Break("optimizer", "gradients of a module made inside are reset", _NOTHING)
 
@@ -169,99 +169,104 @@ def inner_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 @python_function((inner_step.__module__, inner_step.__qualname__))
-def _inner_step(m: Machine, opt: Any) -> None:
-    step(m, opt, counted=True)
+def _inner_step(machine: Machine, opt: Any) -> None:
+    step(machine, opt, counted=True)
 
 
-def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> Any:
+def step(machine: Machine, opt: Any, closure: Any = None, counted: bool = False) -> Any:
     """opt.step(closure); `counted`: a schedule that counts the steps has done so."""
-    one_step_at_a_time(m, "optimizer")
+    one_step_at_a_time(machine, "optimizer")
     kind = type(opt)
-    if not m.opts.training or kind not in _CAPTURED or not m.world.is_outside(opt) or m.stepping is not None:
+    if (
+        not machine.opts.training
+        or kind not in _CAPTURED
+        or not machine.world.is_outside(opt)
+        or machine.stepping is not None
+    ):
         raise _as_it_is(opt, "step")
-    _without_hooks(m, opt)
-    if m.call(dict.get, [m.getattr(opt, "defaults"), "differentiable"]):
+    _without_hooks(machine, opt)
+    if machine.call(dict.get, [machine.getattr(opt, "defaults"), "differentiable"]):
         raise _as_it_is(opt, "step", "it is differentiable")
-    if len(m.graph.scopes) > 1 or not torch._C.is_grad_enabled() and closure is not None:
+    if len(machine.graph.scopes) > 1 or not torch._C.is_grad_enabled() and closure is not None:
         raise _as_it_is(opt, "step")
     own = opt.__dict__.get("step")
     if own is not None and not counted:  # a schedule counts the steps
-        m.getattr(opt, "step")
-        m.setattr(opt, "_opt_called", True)
+        machine.getattr(opt, "step")
+        machine.setattr(opt, "_opt_called", True)
     loss = None
     if closure is not None:
-        loss = m.call(closure, [])
-    m.first_training = m.root_index if m.first_training is None else m.first_training
-    m.passes.stepped = True
-    outer, m.module_path = m.module_path, "optimizer"  # where the report shows its nodes
+        loss = machine.call(closure, [])
+    machine.first_training = machine.root_index if machine.first_training is None else machine.first_training
+    machine.passes.stepped = True
+    outer, machine.module_path = machine.module_path, "optimizer"  # where the report shows its nodes
     try:
-        _varying_rates(m, opt)
-        m.stepping = opt
-        m.placed.clear()  # they are stepped by the graph
-        with no_grad(m), _updating(m):
-            m.call(_STEPS[kind], [opt], {})
+        _varying_rates(machine, opt)
+        machine.stepping = opt
+        machine.placed.clear()  # they are stepped by the graph
+        with no_grad(machine), _updating(machine):
+            machine.call(_STEPS[kind], [opt], {})
     except (Break, Skip) as why:
         raise _as_it_is(opt, "step", why.reason or "item", getattr(why, "remedy", "")) from None
     finally:
-        m.stepping = None
-        m.module_path = outer
+        machine.stepping = None
+        machine.module_path = outer
     return loss
 
 
-def _without_hooks(m: Machine, opt: Any) -> None:
-    hooks = [m.getattr(opt, name) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")]
-    module = m.world.anchor(_BASE)
+def _without_hooks(machine: Machine, opt: Any) -> None:
+    hooks = [machine.getattr(opt, name) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")]
+    module = machine.world.anchor(_BASE)
     for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
-        hooks.append(m.world.load(getattr(_BASE, name), S.attr(module, name), "hooks of all optimizers"))
-    if any(hook not in OWN_HOOKS for h in hooks for hook in m.plain(h).values()):
+        hooks.append(machine.world.load(getattr(_BASE, name), S.attr(module, name), "hooks of all optimizers"))
+    if any(hook not in OWN_HOOKS for h in hooks for hook in machine.plain(h).values()):
         raise _as_it_is(opt, "step", "it has hooks")
 
 
 @python_function(*((f.__module__, f.__qualname__) for f in _STEPS.values()), wants_function=True)
-def _class_step(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _class_step(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """The class's step by itself, or what torch wraps around it: where a frame starts there, `Adam.step(opt)` is
     called, or a schedule has put a counter into the optimizer itself."""
     if getattr(fn, "_wrapped_by_lr_sched", False):
-        args = (_counted(m, fn), *args)
-    return _step_of(m, fn, *args, **kwargs)
+        args = (_counted(machine, fn), *args)
+    return _step_of(machine, fn, *args, **kwargs)
 
 
-def _counted(m: Machine, fn: Any) -> Any:
+def _counted(machine: Machine, fn: Any) -> Any:
     """The optimizer whose steps a schedule's wrapper counts: the one that the wrapper was read from."""
     names, cells = fn.__code__.co_freevars, fn.__closure__ or ()
     opt = cells[names.index("opt_ref")].cell_contents() if "opt_ref" in names else None
-    if opt is None or m.world.source_of(opt) is None or opt.__dict__.get("step") is not fn:
+    if opt is None or machine.world.source_of(opt) is None or opt.__dict__.get("step") is not fn:
         raise Break("optimizer", "the step of an optimizer that a schedule counts runs as it is", _NOTHING)
     return opt
 
 
-def _step_of(m: Machine, fn: Any, opt: Any = None, closure: Any = None) -> Any:
-    if m.stepping is opt and fn is _STEPS.get(type(opt)):
-        return m.call_python(fn, [opt], {})
+def _step_of(machine: Machine, fn: Any, opt: Any = None, closure: Any = None) -> Any:
+    if machine.stepping is opt and fn is _STEPS.get(type(opt)):
+        return machine.call_python(fn, [opt], {})
     if not isinstance(opt, torch.optim.Optimizer) or inspect.unwrap(fn) is not _STEPS.get(type(opt)):
         raise Break("optimizer")
-    return step(m, opt, closure)
+    return step(machine, opt, closure)
 
 
-def _init_group(m: Machine, opt: Any, function: types.FunctionType, args: list, kwargs: dict) -> Any:
+def _init_group(machine: Machine, opt: Any, function: types.FunctionType, args: list, kwargs: dict) -> Any:
     """Interpret it, once torch itself has made the state that the parameters with gradients have at a first step."""
     function = function.__dict__.get(
         "_torchdynamo_orig_callable", function
     )  # stock keeps its own capture out, once it has been used
     group = args[0]
     missing = []
-    for p in m.iterate(m.call(dict.get, [group, "params"])):
-        if isinstance(p, (TraceTensor, Subclassed)) and m.getattr(p, "grad") is not None:
-            real = m.world.reals[id(p)]
-            if not opt.state.get(real) and id(opt.state) not in m.world.shadows:
+    for p in machine.iterate(machine.call(dict.get, [group, "params"])):
+        if isinstance(p, (TraceTensor, Subclassed)) and machine.getattr(p, "grad") is not None:
+            real = machine.world.reals[id(p)]
+            if not opt.state.get(real) and id(opt.state) not in machine.world.shadows:
                 missing.append(real)
     if missing:
         _make_state(opt, group, missing, inspect.signature(function))
-        if m.opts.entries_exist and any(
+        if machine.opts.entries_exist and any(
             opt.state.get(p) for p in missing
         ):  # (SGD with dampening makes none before its first step)
             raise StateMade  # they may serve this call now
-    return m.call(function, [opt, *args], kwargs)
+    return machine.call(function, [opt, *args], kwargs)
 
 
 def _make_state(opt: Any, group: dict, parameters: list, signature: inspect.Signature) -> None:
@@ -270,37 +275,37 @@ def _make_state(opt: Any, group: dict, parameters: list, signature: inspect.Sign
     lists: list[list] = [[] for _ in list(signature.parameters)[2:]]
     with torch.no_grad(), torch._C.DisableTorchFunction():
         try:
-            for p in parameters:
-                zero = torch.zeros((), dtype=p.dtype, device=p.device)
-                p.grad = p.detach() if is_wrapper(p) else zero.expand(p.shape)
+            for param in parameters:
+                zero = torch.zeros((), dtype=param.dtype, device=param.device)
+                param.grad = param.detach() if is_wrapper(param) else zero.expand(param.shape)
             opt._init_group({**group, "params": parameters}, *lists)
         finally:
-            for p, grad in zip(parameters, before):
-                p.grad = grad
+            for param, grad in zip(parameters, before):
+                param.grad = grad
         if type(opt) is torch.optim.SGD and group["momentum"] and not group["dampening"]:
-            for p in parameters:  # the first step copies the gradient: momentum * 0 + gradient
-                opt.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            for param in parameters:  # the first step copies the gradient: momentum * 0 + gradient
+                opt.state[param]["momentum_buffer"] = torch.zeros_like(param)
 
 
 @python_function(("torch.optim.optimizer", "_get_value"))
-def get_value(m: Machine, x: Any) -> Any:
+def get_value(machine: Machine, x: Any) -> Any:
     """The Python number in a state tensor: kept a tensor, of the precision that the number would have."""
     if isinstance(x, TraceTensor):
-        return tensor_calls.call_method(m, x, "to", [torch.float64], {}) if x.dtype.is_floating_point else x
+        return tensor_calls.call_method(machine, x, "to", [torch.float64], {}) if x.dtype.is_floating_point else x
     return x
 
 
 @python_function(("torch.optim.optimizer", "_default_to_fused_or_foreach"))
-def one_by_one(m: Machine, *args: Any, **kwargs: Any) -> tuple[bool, bool]:
+def one_by_one(machine: Machine, *args: Any, **kwargs: Any) -> tuple[bool, bool]:
     return False, False
 
 
 # --- what the functions that do the arithmetic are given
-def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _functional(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """torch.optim.adam.adam(...) and its like: tensor by tensor, with numbers that change as tensors."""
-    if m.stepping is None:
+    if machine.stepping is None:
         raise Break("optimizer", f"{fn.__name__}() runs as it is, outside of the graph", _NOTHING)
-    args = local_lists(m, args)
+    args = local_lists(machine, args)
     params = args[0]
     devices = {t.device for ts in args if isinstance(ts, list) for t in ts if isinstance(t, TraceTensor)}
     if len(devices) > 1:
@@ -308,25 +313,25 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
             "make the optimizer with capturable=True: its counters are on the GPU then, and its step is in the graph"
         )
         raise Break("optimizer", "its state is on more than one device", remedy)
-    if any(t.dtype not in (torch.float32, torch.float64) for t in params):
+    if any(param.dtype not in (torch.float32, torch.float64) for param in params):
         raise Break("optimizer", "parameters of half precision or complex ones are updated", _NOTHING)
     kwargs.update({k: False for k in ("foreach", "fused") if k in kwargs})
     names = list(inspect.signature(inspect.unwrap(fn)).parameters)
     args = tuple(
         [
-            _with_dimensions(m, ts, params) if type(ts) is list and name not in _NUMBERS else ts
+            _with_dimensions(machine, ts, params) if type(ts) is list and name not in _NUMBERS else ts
             for name, ts in zip(names, args)
         ]
     )
-    if type(m.stepping) in _BY_CAPTURABLE_FORM:
+    if type(machine.stepping) in _BY_CAPTURABLE_FORM:
         kwargs["capturable"] = True
         at = names.index("state_steps")
-        args = (*args[:at], [_counted_up(m, t) for t in args[at]], *args[at + 1 :])
+        args = (*args[:at], [_counted_up(machine, t) for t in args[at]], *args[at + 1 :])
     for name in ("lr", "beta1", "beta2"):
         value = kwargs.get(name)
         if type(value) is torch.SymFloat and isinstance(value.node, FloatNode) and params:
-            kwargs[name] = scalars.scalar_input(m, value.node, torch.float64, params[0].device)
-    return m.call_python(inspect.unwrap(fn), list(args), kwargs)
+            kwargs[name] = scalars.scalar_input(machine, value.node, torch.float64, params[0].device)
+    return machine.call_python(inspect.unwrap(fn), list(args), kwargs)
 
 
 _NUMBERS = frozenset(
@@ -334,35 +339,40 @@ _NUMBERS = frozenset(
 )  # state of each parameter that is one number, whatever the parameter's shape
 
 
-def _with_dimensions(m: Machine, tensors: list, params: list) -> list:
+def _with_dimensions(machine: Machine, tensors: list, params: list) -> list:
     """Parameters without dimensions, and what belongs to them, as views of one element: the numbers that are tensors
     here are of float64, and beside tensors without dimensions these would no longer count as numbers."""
-    if all(p.dim() for p in params):
+    if all(param.dim() for param in params):
         return tensors
-    if any(t is None for t in tensors):
+    if any(tensor is None for tensor in tensors):
         raise Break("optimizer", "the first step of a parameter without dimensions makes its state", _NOTHING)
-    return [t if p.dim() else tensor_calls.call_method(m, t, "view", [1], {}) for t, p in zip(tensors, params)]
+    return [
+        tensor if param.dim() else tensor_calls.call_method(machine, tensor, "view", [1], {})
+        for tensor, param in zip(tensors, params)
+    ]
 
 
-def _counted_up(m: Machine, step_t: TraceTensor) -> TraceTensor:
+def _counted_up(machine: Machine, step_t: TraceTensor) -> TraceTensor:
     """A step counter that was counted up, and for the function, which does that itself, a copy of before in the
     precision of a Python number.
     """
-    tensor_calls.call_method(m, step_t, "add_", [1], {})
-    return tensor_calls.call_method(m, tensor_calls.call_method(m, step_t, "to", [torch.float64], {}), "sub", [1], {})
+    tensor_calls.call_method(machine, step_t, "add_", [1], {})
+    return tensor_calls.call_method(
+        machine, tensor_calls.call_method(machine, step_t, "to", [torch.float64], {}), "sub", [1], {}
+    )
 
 
-def _varying_rates(m: Machine, opt: Any) -> None:
+def _varying_rates(machine: Machine, opt: Any) -> None:
     """A schedule changes `lr`: it is an input of the graph from the start, unless the program has looked at it
     already.
     """
-    for group in m.iterate(m.getattr(opt, "param_groups")):
-        source = m.world.source_of(group)
+    for group in machine.iterate(machine.getattr(opt, "param_groups")):
+        source = machine.world.source_of(group)
         if source is not None and type(group.get("lr")) is float:
             where = S.dict_value(source, "lr")
-            if where not in m.world.loaded:
-                m.world.float_sources[where] = group["lr"]
-                m.world.loaded[where] = scalars.float_symbol(m, group["lr"], where)
+            if where not in machine.world.loaded:
+                machine.world.float_sources[where] = group["lr"]
+                machine.world.loaded[where] = scalars.float_symbol(machine, group["lr"], where)
 
 
 for _class in _CAPTURED:

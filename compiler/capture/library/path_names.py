@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @python_function(
     *((os.path.__name__, name) for name in ("join", "basename", "dirname", "normpath")), wants_function=True
 )
-def path_name(m: Machine, fn: types.FunctionType, *args: Any, **kwargs: Any) -> Any:
+def path_name(machine: Machine, fn: types.FunctionType, *args: Any, **kwargs: Any) -> Any:
     """A path made of others, none of which is looked up."""
-    if m.late_texts and (late := made_late(m, fn, args, kwargs)) is not None:
+    if machine.late_texts and (late := made_late(machine, fn, args, kwargs)) is not None:
         return late
-    return calls.call_python(m, fn, list(args), kwargs)
+    return calls.call_python(machine, fn, list(args), kwargs)

@@ -46,7 +46,7 @@ def is_allowed_in_graph(fn: Any) -> bool:
     return rules is not None and id(fn) in rules._allowed_callable_ids
 
 
-def marked_call(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+def marked_call(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
     """A call of a function that carries a mark of torch's, or NotImplemented where it carries none that matters."""
     marks = fn.__dict__
     if is_stock_compiled(fn):
@@ -56,19 +56,26 @@ def marked_call(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
             "call the plain function here, or compile it by one of the two",
         )
     if marks.get("_dynamo_marked_constant"):
-        m.world.guard(m.world.source_of(fn) or m.world.anchor(fn), "CODE", fn.__code__, "constant result")
+        machine.world.guard(
+            machine.world.source_of(fn) or machine.world.anchor(fn), "CODE", fn.__code__, "constant result"
+        )
         return _constant(
-            m, m.native(fn, *[_as_given(m, a) for a in args], **{k: _as_given(m, v) for k, v in kwargs.items()})
+            machine,
+            machine.native(
+                fn,
+                *[_as_given(machine, arg) for arg in args],
+                **{name: _as_given(machine, value) for name, value in kwargs.items()},
+            ),
         )
     return NotImplemented
 
 
-def _as_given(m: Machine, value: Any) -> Any:
+def _as_given(machine: Machine, value: Any) -> Any:
     """An argument of a function whose result is taken to be constant: tensors from outside as they are in this call."""
-    value = m.deep_plain(value)
+    value = machine.deep_plain(value)
     if isinstance(value, TraceTensor):
-        real = m.world.reals.get(id(value))
-        if real is None or id(value.tt_storage) in m.graph.written:
+        real = machine.world.reals.get(id(value))
+        if real is None or id(value.tt_storage) in machine.graph.written:
             raise Break(
                 "unsupported",
                 "a function marked assume_constant_result is given a tensor that the graph computes",
@@ -76,22 +83,22 @@ def _as_given(m: Machine, value: Any) -> Any:
             )
         return real
     if type(value) in (list, tuple):
-        return type(value)(_as_given(m, v) for v in value)
-    return {k: _as_given(m, v) for k, v in value.items()} if type(value) is dict else value
+        return type(value)(_as_given(machine, item) for item in value)
+    return {key: _as_given(machine, item) for key, item in value.items()} if type(value) is dict else value
 
 
-def _constant(m: Machine, value: Any) -> Any:
+def _constant(machine: Machine, value: Any) -> Any:
     """The result of a function marked torch.compiler.assume_constant_result: computed once, kept by the entry."""
 
     if isinstance(value, torch.Tensor):
-        return m.world.load_tensor(value, m.world.anchor(value))
-    if not m.is_atom(value):
-        m.world.anchor(value)
+        return machine.world.load_tensor(value, machine.world.anchor(value))
+    if not machine.is_atom(value):
+        machine.world.anchor(value)
     return value
 
 
 @python_function((_DECORATORS, "graph_break"), (_DECORATORS, "skip_frame"), (_DECORATORS, "step_unsupported"))
-def graph_break(m: Machine, msg: str = "", *args: Any, **kwargs: Any) -> Any:
+def graph_break(machine: Machine, msg: str = "", *args: Any, **kwargs: Any) -> Any:
     raise Break(
         "disabled",
         f"torch._dynamo.graph_break() asks for a break{': ' + msg if isinstance(msg, str) and msg else ''}",
@@ -100,18 +107,18 @@ def graph_break(m: Machine, msg: str = "", *args: Any, **kwargs: Any) -> Any:
 
 
 @python_function((break_errors.__name__, "are_errors"), (break_errors.STOCK, "_get_error_on_graph_break"))
-def are_errors_(m: Machine) -> bool:
+def are_errors_(machine: Machine) -> bool:
     """Whether graph breaks are errors here. error_on_graph_break, this package's and stock's, is Python over this and
     set_errors_: capture follows the switch without touching it. What held where the frame began is put back later, and
     so relied on."""
-    m.world.state("break_errors", break_errors.are_errors())
-    return m.break_errors
+    machine.world.state("break_errors", break_errors.are_errors())
+    return machine.break_errors
 
 
 @python_function((break_errors.__name__, "set_errors"), (break_errors.STOCK, "_set_error_on_graph_break"))
-def set_errors_(m: Machine, value: Any) -> None:
+def set_errors_(machine: Machine, value: Any) -> None:
     """The entry sets the switch where the program leaves it changed: a break may lie inside of such a block."""
-    m.break_errors = m.truth(value)
+    machine.break_errors = machine.truth(value)
 
 
 @python_function(
@@ -120,7 +127,7 @@ def set_errors_(m: Machine, value: Any) -> None:
     ("torch.compiler", "allow_in_graph"),
     ("torch.compiler", "nested_compile_region"),
 )
-def transparent_mark(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def transparent_mark(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Marks that let stock look into less, or compile a part once: capture looks into the function anyway."""
     return fn
 
@@ -133,14 +140,14 @@ def transparent_mark(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     (_DECORATORS, "mark_static_address"),
     ("torch.compiler", "cudagraph_mark_step_begin"),
 )
-def advice(m: Machine, value: Any = None, *args: Any, **kwargs: Any) -> None:
+def advice(machine: Machine, value: Any = None, *args: Any, **kwargs: Any) -> None:
     """Advice on sizes and addresses: about a tensor made inside it says nothing that capture does not see."""
-    if value is not None and not (isinstance(value, TraceTensor) and id(value) not in m.world.reals):
+    if value is not None and not (isinstance(value, TraceTensor) and id(value) not in machine.world.reals):
         raise Break("tensor_attribute", "a tensor from outside is marked", "mark it before the call")
 
 
 @python_function(("torch", "compile"))
-def compile_(m: Machine, model: Any = None, **kwargs: Any) -> Any:
+def compile_(machine: Machine, model: Any = None, **kwargs: Any) -> Any:
     """torch.compile(f) inside: f, which is captured where it is called. Modules and decorators with arguments run as
     they are.
     """
@@ -150,6 +157,6 @@ def compile_(m: Machine, model: Any = None, **kwargs: Any) -> Any:
 
 
 @python_function(("torch.fx.traceback", "annotate"))
-def annotate_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def annotate_(machine: Machine, *args: Any, **kwargs: Any) -> Any:
     """with torch.fx.traceback.annotate(...): notes for stock's graphs."""
-    return m.world.create(NoContext())
+    return machine.world.create(NoContext())

@@ -29,31 +29,31 @@ __all__: list[str] = []
     ("triton.runtime.interpreter", "InterpretedFunction.run"),
     ("triton.runtime.autotuner", "Autotuner.run"),
 )
-def launch(m: Machine, kernel: Any, *args: Any, grid: Any = None, warmup: Any = False, **kwargs: Any) -> None:
+def launch(machine: Machine, kernel: Any, *args: Any, grid: Any = None, warmup: Any = False, **kwargs: Any) -> None:
     """What `kernel[grid](*args, **kwargs)` comes to."""
     if warmup:
         raise Break("triton_kernel", "a Triton kernel is compiled ahead of its launch")
-    source = m.world.source_of(kernel)
+    source = machine.world.source_of(kernel)
     if source is not None:
-        m.world.guard(source, "WEAK_ID", weakref.ref(kernel), "the Triton kernel that is launched")
+        machine.world.guard(source, "WEAK_ID", weakref.ref(kernel), "the Triton kernel that is launched")
     fn = jit_function(kernel)
     names = list(fn.arg_names)
     if len(args) > len(names):
         raise Break("triton_kernel", "a Triton kernel is launched with more arguments than it has parameters")
     given = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}
-    options = tuple((k, m.deep_plain(v)) for k, v in kwargs.items() if k not in names)
+    options = tuple((k, machine.deep_plain(v)) for k, v in kwargs.items() if k not in names)
     parameters: list[tuple[str, str, Any]] = []
     values: list[Any] = []
     for name, value in given.items():
-        kind = _kind(m, fn, name, value)
+        kind = _kind(machine, fn, name, value)
         if kind == "fixed":
-            value = given[name] = _fixed(m, value)
+            value = given[name] = _fixed(machine, value)
             parameters.append((name, kind, value))
         else:
             parameters.append((name, kind, None))
             values.append(value)
-    configs = [{k: v for k, v in c.all_kwargs().items() if k in names} for c in getattr(kernel, "configs", ())]
-    grids = [_grid(m, kernel, fn, grid, given, config) for config in configs or [{}]]
+    configs = [{key: v for key, v in c.all_kwargs().items() if key in names} for c in getattr(kernel, "configs", ())]
+    grids = [_grid(machine, kernel, fn, grid, given, config) for config in configs or [{}]]
     flat, rank = flat_grid(grids)
     if not callable(grid):
         flat, configs = flat[:rank], []
@@ -62,70 +62,70 @@ def launch(m: Machine, kernel: Any, *args: Any, grid: Any = None, warmup: Any = 
         tuple(v.dtype for v in values if isinstance(v, TraceTensor)),
         len(args),
         options,
-        tuple(tuple(c.items()) for c in configs),
+        tuple(tuple(config.items()) for config in configs),
         rank,
     )
     try:
         operator = operator_for(kernel, call)
     except TypeError:  # a value that can't be looked up
         raise Break("triton_kernel", "a Triton kernel gets what is not a number, text, dtype or tensor") from None
-    m.call(operator, [*values, flat])
+    machine.call(operator, [*values, flat])
 
 
-def _kind(m: Machine, fn: Any, name: str, value: Any) -> str:
-    t = type(value)
-    if t is TraceTensor:
+def _kind(machine: Machine, fn: Any, name: str, value: Any) -> str:
+    cls = type(value)
+    if cls is TraceTensor:
         return "tensor"
     if isinstance(value, torch.Tensor):
         raise Break("triton_kernel", "a Triton kernel gets a tensor of a class of its own")
-    if is_constant(fn, name) or t is bool:
+    if is_constant(fn, name) or cls is bool:
         return "fixed"
-    if t in (int, torch.SymInt):
+    if cls in (int, torch.SymInt):
         return "int"
-    return "float" if t in (float, torch.SymFloat) else "fixed"
+    return "float" if cls in (float, torch.SymFloat) else "fixed"
 
 
-def _fixed(m: Machine, value: Any) -> Any:
+def _fixed(machine: Machine, value: Any) -> Any:
     if type(value) in (torch.SymInt, torch.SymFloat, torch.SymBool):
-        return m.deep_plain(int(value) if type(value) is torch.SymInt else value)
-    return m.deep_plain(value)
+        return machine.deep_plain(int(value) if type(value) is torch.SymInt else value)
+    return machine.deep_plain(value)
 
 
-def _grid(m: Machine, kernel: Any, fn: Any, grid: Any, given: dict, config: dict) -> list[Any]:
+def _grid(machine: Machine, kernel: Any, fn: Any, grid: Any, given: dict, config: dict) -> list[Any]:
     if callable(grid):
         try:
-            grid = m.call(grid, [{**given, **config}])
+            grid = machine.call(grid, [{**given, **config}])
         except Raised:
             raise Break(
                 "triton_kernel", "the grid of a Triton kernel looks at more than the call's arguments"
             ) from None
-    sizes = list(m.iterate(grid)) if isinstance(grid, (tuple, list)) else [grid]
-    if not 1 <= len(sizes) <= 3 or not all(type(n) in (int, torch.SymInt) for n in sizes):
+    sizes = list(machine.iterate(grid)) if isinstance(grid, (tuple, list)) else [grid]
+    if not 1 <= len(sizes) <= 3 or not all(type(size) in (int, torch.SymInt) for size in sizes):
         raise Break("triton_kernel", "the grid of a Triton kernel is not one to three numbers")
     return sizes
 
 
 # ---- torch's own wrappers of kernels
 @python_function(("torch.library", "wrap_triton"), ("torch._library.triton", "capture_triton"))
-def unwrapped(m: Machine, kernel: Any) -> Any:
+def unwrapped(machine: Machine, kernel: Any) -> Any:
     """torch.library.wrap_triton marks a kernel for tracers that would not see it. Capture sees it as it is."""
     return kernel
 
 
 @python_function(("torch._library.custom_ops", "CustomOpDef.__call__"), wants_function=True)
-def call_operator(m: Machine, fn: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+def call_operator(machine: Machine, fn: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
     """An operator of torch.library.triton_op is the function that it was made of, with the gradients that were
     registered for it; any other is one node.
     """
-    decomposed = any(c.__name__ == "FunctionalTensorMode" for c in m.getattr(operator, "_torch_dispatch_fns"))
+    decomposed = any(c.__name__ == "FunctionalTensorMode" for c in machine.getattr(operator, "_torch_dispatch_fns"))
     if not decomposed:
-        return interpret(m, fn, [operator, *args], kwargs)
-    made_of, backward = m.getattr(operator, "_abstract_fn"), m.getattr(operator, "_backward_fn")
+        return interpret(machine, fn, [operator, *args], kwargs)
+    made_of, backward = machine.getattr(operator, "_abstract_fn"), machine.getattr(operator, "_backward_fn")
     if backward is None:
-        return m.call(made_of, list(args), kwargs)
-    function = _function_of(made_of, backward, m.getattr(operator, "_setup_context_fn"))
-    m.world.anchor(function)
-    return m.call(m.getattr(function, "apply"), list(args), kwargs)
+        return machine.call(made_of, list(args), kwargs)
+    function = _function_of(made_of, backward, machine.getattr(operator, "_setup_context_fn"))
+    machine.world.anchor(function)
+    return machine.call(machine.getattr(function, "apply"), list(args), kwargs)
 
 
 @functools.cache

@@ -47,14 +47,14 @@ def fills_one_of(values: Iterable[Any]) -> bool:
     handed the list, and an entry would give its warnings after it has read the length.
     """
     kept = getattr(getattr(warnings, "_showwarnmsg_impl", None), "__self__", None)
-    return type(kept) is list and any(v is kept for v in values)
+    return type(kept) is list and any(value is kept for value in values)
 
 
-def keeps_warnings(m: Machine) -> bool:
+def keeps_warnings(machine: Machine) -> bool:
     """Whether the program is inside of catch_warnings(record=True)."""
-    written = m.world.pending.get(id(warnings.__dict__)) or {}
+    written = machine.world.pending.get(id(warnings.__dict__)) or {}
     changed = [written[n] is not vars(warnings)[n] for n in ("showwarning", "_showwarnmsg_impl") if n in written]
-    return any(changed) or m.given_warnings and not changed
+    return any(changed) or machine.given_warnings and not changed
 
 
 # Operators of which torch's kernels for plain tensors of real numbers have no warning to give.
@@ -71,22 +71,25 @@ def _is_silent(call: Callable | str, args: Iterable[Any], kwargs: dict) -> bool:
         name in _SILENT
         and not kwargs
         and all(
-            type(a) in (int, float) or type(a) is TraceTensor and a.layout is torch.strided and not a.is_complex()
-            for a in args
+            type(arg) in (int, float)
+            or type(arg) is TraceTensor
+            and arg.layout is torch.strided
+            and not arg.is_complex()
+            for arg in args
         )
     )
 
 
 def refuse_watched_operator(
-    m: Machine, call: Callable | str = "", args: Iterable[Any] = (), kwargs: Any = None
+    machine: Machine, call: Callable | str = "", args: Iterable[Any] = (), kwargs: Any = None
 ) -> None:
     """An operator may give a warning, when it runs: the program is not to look for that where the graph has not run
     yet.
     """
     if _is_silent(call, args, kwargs or {}):
         return
-    written = m.world.pending.get(id(warnings.__dict__))
-    if keeps_warnings(m) or any(
+    written = machine.world.pending.get(id(warnings.__dict__))
+    if keeps_warnings(machine) or any(
         type(f) is tuple and f[0] == "error" and f not in warnings.filters for f in (written or {}).get("filters", ())
     ):
         raise Plainly(

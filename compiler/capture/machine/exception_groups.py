@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 __all__ = ["split", "left_to_raise"]
 
 
-def split(m: Machine, exc: Any, wanted: Any) -> tuple[Any, Any]:
+def split(machine: Machine, exc: Any, wanted: Any) -> tuple[Any, Any]:
     """(rest, match) of an exception under `except* wanted`; None for what is empty."""
     classes = wanted if isinstance(wanted, tuple) else (wanted,)
-    for c in classes:
-        if not (isinstance(c, type) and issubclass(c, BaseException)):
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
             raise Raised(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-        if issubclass(c, BaseExceptionGroup):
+        if issubclass(cls, BaseExceptionGroup):
             raise Raised(TypeError("catching ExceptionGroup with except* is not allowed. Use except instead."))
     if exc is None:
         return None, None
     if isinstance(exc, classes):  # a single exception is wrapped
-        return None, exc if isinstance(exc, BaseExceptionGroup) else m.native(BaseExceptionGroup, "", [exc])
+        return None, exc if isinstance(exc, BaseExceptionGroup) else machine.native(BaseExceptionGroup, "", [exc])
     if isinstance(exc, BaseExceptionGroup):
-        if m.world.is_outside(exc):
+        if machine.world.is_outside(exc):
             raise Break("unsupported", "an exception group from outside is split, by what it holds")
         _check_native(exc)
-        match, rest = m.native(exc.split, wanted)
+        match, rest = machine.native(exc.split, wanted)
         for part in (match, rest):
-            _passed_where(m, part, exc)
+            _passed_where(machine, part, exc)
         return rest, match
     return exc, None
 
 
-def _passed_where(m: Machine, part: Any, whole: BaseException) -> None:
+def _passed_where(machine: Machine, part: Any, whole: BaseException) -> None:
     """A part of a group has the traceback that the group had when it was split."""
-    if isinstance(part, BaseExceptionGroup) and part is not whole and id(whole) in m.trails:
-        m.world.keep.append(part)
-        m.trails[id(part)] = list(m.trails[id(whole)])
-        for p in part.exceptions:
+    if isinstance(part, BaseExceptionGroup) and part is not whole and id(whole) in machine.trails:
+        machine.world.keep.append(part)
+        machine.trails[id(part)] = list(machine.trails[id(whole)])
+        for exception in part.exceptions:
             for w in whole.exceptions:
-                if isinstance(w, BaseExceptionGroup) and set(map(id, _leaves(p))) <= set(map(id, _leaves(w))):
-                    _passed_where(m, p, w)
+                if isinstance(w, BaseExceptionGroup) and set(map(id, _leaves(exception))) <= set(map(id, _leaves(w))):
+                    _passed_where(machine, exception, w)
 
 
 def _check_native(group: BaseExceptionGroup) -> None:
@@ -61,7 +61,7 @@ def _check_native(group: BaseExceptionGroup) -> None:
             _check_native(part)
 
 
-def left_to_raise(m: Machine, original: BaseException, raised: list) -> Any:
+def left_to_raise(machine: Machine, original: BaseException, raised: list) -> Any:
     """What a try statement with `except*` raises when all clauses have run, or None. `raised` lists what each clause
     raised anew, then what none has matched."""
     if not raised:
@@ -71,23 +71,23 @@ def left_to_raise(m: Machine, original: BaseException, raised: list) -> Any:
     new = [e for e in raised if e is not None and not _same_origin(e, original)]
     again = [e for e in raised if e is not None and _same_origin(e, original)]
     leaves = {id(leaf) for e in again for leaf in _leaves(e)}
-    rest = m.native(original.split, lambda e: id(e) in leaves)[0] if leaves else None
+    rest = machine.native(original.split, lambda e: id(e) in leaves)[0] if leaves else None
     if not new:
         return rest
     if rest is not None:
         new.append(rest)
-    return new[0] if len(new) == 1 else m.native(BaseExceptionGroup, "", new)
+    return new[0] if len(new) == 1 else machine.native(BaseExceptionGroup, "", new)
 
 
-def _same_origin(a: BaseException, b: BaseException) -> bool:
-    """Whether `a` is a part of `b` that was split off, not a group raised anew."""
+def _same_origin(error: BaseException, b: BaseException) -> bool:
+    """Whether `error` is a part of `b` that was split off, not a group raised anew."""
     return (
-        isinstance(a, BaseExceptionGroup)
+        isinstance(error, BaseExceptionGroup)
         and isinstance(b, BaseExceptionGroup)
-        and a.__cause__ is b.__cause__
-        and a.__context__ is b.__context__
-        and a.__traceback__ is b.__traceback__
-        and getattr(a, "__notes__", None) is getattr(b, "__notes__", None)
+        and error.__cause__ is b.__cause__
+        and error.__context__ is b.__context__
+        and error.__traceback__ is b.__traceback__
+        and getattr(error, "__notes__", None) is getattr(b, "__notes__", None)
     )
 
 

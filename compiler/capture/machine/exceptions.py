@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 __all__ = ["note_frame", "set_context", "traceback_at", "calling_code"]
 
 
-def note_frame(m: Machine, frame: Frame, ins: Any, exc: BaseException) -> None:
+def note_frame(machine: Machine, frame: Frame, ins: Any, exc: BaseException) -> None:
     """`exc` comes out of instruction `ins` of `frame`: one more entry of its traceback, unless it is only raised
     again.
     """
-    if ins.op == "RERAISE" or (ins.op == "RAISE_VARARGS" and ins.arg == 0) or m.world.is_outside(exc):
+    if ins.op == "RERAISE" or (ins.op == "RAISE_VARARGS" and ins.arg == 0) or machine.world.is_outside(exc):
         return
-    trail = m.trails.get(id(exc))
+    trail = machine.trails.get(id(exc))
     if trail is None:
-        trail = m.trails[id(exc)] = []
-        m.world.keep.append(exc)
+        trail = machine.trails[id(exc)] = []
+        machine.world.keep.append(exc)
         _use_eager_names(exc)
     trail.append(frame.position())
 
 
-def set_context(m: Machine, exc: BaseException) -> None:
+def set_context(machine: Machine, exc: BaseException) -> None:
     """What is handled where `exc` is raised is its context, whatever was before. A ring of contexts is opened."""
-    handled = m.handling()
+    handled = machine.handling()
     if handled is None or handled is exc:
         return
     seen, at = {id(handled)}, handled
     while (context := at.__context__) is not None and id(context) not in seen:
         if context is exc:
-            if not m.world.is_outside(at):
+            if not machine.world.is_outside(at):
                 at.__context__ = None
             break
         seen.add(id(context))

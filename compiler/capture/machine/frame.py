@@ -93,23 +93,23 @@ class Unread:
 
 
 # --- cells
-def read_cell(m: Machine, cell: Any) -> Any:
+def read_cell(machine: Machine, cell: Any) -> Any:
     """Content of a cell as a stack value, or MISSING."""
-    written = m.world.pending.get(id(cell))
+    written = machine.world.pending.get(id(cell))
     if written is not None:
         return written["cell_contents"]
     try:
         value = cell.cell_contents
     except ValueError:
         return MISSING
-    source = m.world.cell_contents.get(id(cell))
-    return value if source is None else m.world.load(value, source, "closure variable")
+    source = machine.world.cell_contents.get(id(cell))
+    return value if source is None else machine.world.load(value, source, "closure variable")
 
 
-def write_cell(m: Machine, cell: Any, value: Any) -> None:
-    if id(cell) in m.world.cell_contents:
-        m.world.pending[id(cell)] = {"cell_contents": value}
-        m.effects.set_cell(cell, value)
+def write_cell(machine: Machine, cell: Any, value: Any) -> None:
+    if id(cell) in machine.world.cell_contents:
+        machine.world.pending[id(cell)] = {"cell_contents": value}
+        machine.effects.set_cell(cell, value)
     elif value is MISSING:
         del cell.cell_contents
     else:

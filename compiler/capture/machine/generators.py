@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["InlineGenerator", "PythonIterator", "natively"]
 
 
-def natively(m: Machine, step: Callable, *args: Any) -> Any:
+def natively(machine: Machine, step: Callable, *args: Any) -> Any:
     """Call the interpreter from native code: exceptions of the program leave as themselves, raised outside of every
     handler, so that none of capture's own becomes their context. The interpreter knows them again (`Machine.run`)."""
     try:
@@ -26,7 +26,7 @@ def natively(m: Machine, step: Callable, *args: Any) -> Any:
         raise
     except Exception as exc:
         raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
-    m.escaped = error
+    machine.escaped = error
     raise error
 
 

@@ -39,126 +39,126 @@ _LONG_LOOP = (
 
 # --- attributes and items
 @handler("LOAD_ATTR")
-def load_attr(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack[-1] = m.getattr(f.stack[-1], ins.arg)
+def load_attr(machine: Machine, frame: Frame, ins: Any) -> None:
+    frame.stack[-1] = machine.getattr(frame.stack[-1], ins.arg)
 
 
 @handler("LOAD_METHOD")
-def load_method(m: Machine, f: Frame, ins: Any) -> None:
-    v = m.getattr(f.stack.pop(), ins.arg)
-    f.stack.extend((NULL, v) if NULL_FIRST else (v, NULL))
+def load_method(machine: Machine, frame: Frame, ins: Any) -> None:
+    v = machine.getattr(frame.stack.pop(), ins.arg)
+    frame.stack.extend((NULL, v) if NULL_FIRST else (v, NULL))
 
 
 @handler("LOAD_SUPER_ATTR")
-def load_super_attr(m: Machine, f: Frame, ins: Any) -> None:
-    obj = f.stack.pop()
-    cls = f.stack.pop()
-    sup = f.stack.pop()
-    proxy = m.call(sup, [cls, obj])
-    v = m.getattr(proxy, ins.arg)
+def load_super_attr(machine: Machine, frame: Frame, ins: Any) -> None:
+    obj = frame.stack.pop()
+    cls = frame.stack.pop()
+    sup = frame.stack.pop()
+    proxy = machine.call(sup, [cls, obj])
+    v = machine.getattr(proxy, ins.arg)
     if ins.method:
-        f.stack.extend((NULL, v) if NULL_FIRST else (v, NULL))
+        frame.stack.extend((NULL, v) if NULL_FIRST else (v, NULL))
     else:
-        f.stack.append(v)
+        frame.stack.append(v)
 
 
 @handler("STORE_ATTR")
-def store_attr(m: Machine, f: Frame, ins: Any) -> None:
-    obj = f.stack.pop()
-    m.setattr(obj, ins.arg, f.stack.pop())
+def store_attr(machine: Machine, frame: Frame, ins: Any) -> None:
+    obj = frame.stack.pop()
+    machine.setattr(obj, ins.arg, frame.stack.pop())
 
 
 @handler("DELETE_ATTR")
-def delete_attr(m: Machine, f: Frame, ins: Any) -> None:
-    delete_attribute(m, f.stack.pop(), ins.arg)
+def delete_attr(machine: Machine, frame: Frame, ins: Any) -> None:
+    delete_attribute(machine, frame.stack.pop(), ins.arg)
 
 
 # --- control
 @handler("JUMP", "JUMP_NO_INTERRUPT")
-def jump(m: Machine, f: Frame, ins: Any) -> None:
-    f.pc = ins.target.index
+def jump(machine: Machine, frame: Frame, ins: Any) -> None:
+    frame.pc = ins.target.index
 
 
 @handler("POP_JUMP_IF_TRUE")
-def pop_jump_if_true(m: Machine, f: Frame, ins: Any) -> None:
-    v = f.stack.pop()
-    if v is True or v is not False and v is not None and _jumps(m, f, ins, v, True):
-        f.pc = ins.target.index
+def pop_jump_if_true(machine: Machine, frame: Frame, ins: Any) -> None:
+    v = frame.stack.pop()
+    if v is True or v is not False and v is not None and _jumps(machine, frame, ins, v, True):
+        frame.pc = ins.target.index
 
 
 @handler("POP_JUMP_IF_FALSE")
-def pop_jump_if_false(m: Machine, f: Frame, ins: Any) -> None:
-    v = f.stack.pop()
-    if v is False or v is None or v is not True and _jumps(m, f, ins, v, False):
-        f.pc = ins.target.index
+def pop_jump_if_false(machine: Machine, frame: Frame, ins: Any) -> None:
+    v = frame.stack.pop()
+    if v is False or v is None or v is not True and _jumps(machine, frame, ins, v, False):
+        frame.pc = ins.target.index
 
 
-def _jumps(m: Machine, f: Frame, ins: Any, v: Any, jumps_if: bool) -> bool:
-    decided = asserted(m, f, v, jumps_if, ins.target.index)
-    return m.truth(v) is jumps_if if decided is None else decided
+def _jumps(machine: Machine, frame: Frame, ins: Any, v: Any, jumps_if: bool) -> bool:
+    decided = asserted(machine, frame, v, jumps_if, ins.target.index)
+    return machine.truth(v) is jumps_if if decided is None else decided
 
 
 @handler("POP_JUMP_IF_NONE")
-def pop_jump_if_none(m: Machine, f: Frame, ins: Any) -> None:
-    if f.stack.pop() is None:
-        f.pc = ins.target.index
+def pop_jump_if_none(machine: Machine, frame: Frame, ins: Any) -> None:
+    if frame.stack.pop() is None:
+        frame.pc = ins.target.index
 
 
 @handler("POP_JUMP_IF_NOT_NONE")
-def pop_jump_if_not_none(m: Machine, f: Frame, ins: Any) -> None:
-    if f.stack.pop() is not None:
-        f.pc = ins.target.index
+def pop_jump_if_not_none(machine: Machine, frame: Frame, ins: Any) -> None:
+    if frame.stack.pop() is not None:
+        frame.pc = ins.target.index
 
 
 @handler("GET_ITER")
-def get_iter(m: Machine, f: Frame, ins: Any) -> None:
-    value = f.stack[-1]
-    if id(value) in m.world.sources and is_native_iterator(value):
+def get_iter(machine: Machine, frame: Frame, ins: Any) -> None:
+    value = frame.stack[-1]
+    if id(value) in machine.world.sources and is_native_iterator(value):
         return  # iter() of it is itself; FOR_ITER will ask
-    f.stack[-1] = m.iterate(value)
-    begins(m, f)
+    frame.stack[-1] = machine.iterate(value)
+    begins(machine, frame)
 
 
 @handler("FOR_ITER")
-def for_iter(m: Machine, f: Frame, ins: Any) -> None:
-    iterator = f.stack[-1]
-    if id(iterator) in m.world.sources:
-        iterator = f.stack[-1] = outside_iterator(m, iterator)
-    if m.graph.calls > _LONG_LOOP:
-        count = m.loop_counts[ins] = m.loop_counts.get(ins, 0) + 1
+def for_iter(machine: Machine, frame: Frame, ins: Any) -> None:
+    iterator = frame.stack[-1]
+    if id(iterator) in machine.world.sources:
+        iterator = frame.stack[-1] = outside_iterator(machine, iterator)
+    if machine.graph.calls > _LONG_LOOP:
+        count = machine.loop_counts[ins] = machine.loop_counts.get(ins, 0) + 1
         if count > _LONG_LOOP:
             raise Break("long_loop", f"the loop runs more than {_LONG_LOOP} times")
-    if repeats_itself(m, f, ins, iterator):
+    if repeats_itself(machine, frame, ins, iterator):
         raise Break("long_loop", "each iteration of the loop does the same large work")
     try:
         v = next(iterator)
     except StopIteration:
-        f.stack.pop()
-        f.pc = ins.target.index
+        frame.stack.pop()
+        frame.pc = ins.target.index
         return
     except Exception as exc:
-        m.translate(exc)
+        machine.translate(exc)
         raise Raised(exc) from None
-    f.stack.append(v)
+    frame.stack.append(v)
 
 
 @handler("RETURN_VALUE")
-def return_value(m: Machine, f: Frame, ins: Any) -> str:
-    f.result = f.stack.pop()
+def return_value(machine: Machine, frame: Frame, ins: Any) -> str:
+    frame.result = frame.stack.pop()
     return RETURN
 
 
 # --- calls and functions
 @handler("MAKE_FUNCTION")
-def make_function(m: Machine, f: Frame, ins: Any) -> None:
-    code = f.stack.pop()
+def make_function(machine: Machine, frame: Frame, ins: Any) -> None:
+    code = frame.stack.pop()
     flags = ins.arg
-    closure = f.stack.pop() if flags & 8 else None
-    annotate = f.stack.pop() if flags & 16 else None
-    annotations = f.stack.pop() if flags & 4 else None
-    kwdefaults = f.stack.pop() if flags & 2 else None
-    defaults = f.stack.pop() if flags & 1 else None
-    fn = types.FunctionType(code, f.scope.namespace, code.co_name, defaults, closure)
+    closure = frame.stack.pop() if flags & 8 else None
+    annotate = frame.stack.pop() if flags & 16 else None
+    annotations = frame.stack.pop() if flags & 4 else None
+    kwdefaults = frame.stack.pop() if flags & 2 else None
+    defaults = frame.stack.pop() if flags & 1 else None
+    fn = types.FunctionType(code, frame.scope.namespace, code.co_name, defaults, closure)
     fn.__qualname__ = code.co_qualname
     if kwdefaults:
         fn.__kwdefaults__ = dict(kwdefaults)
@@ -168,32 +168,32 @@ def make_function(m: Machine, f: Frame, ins: Any) -> None:
         )
     if annotate is not None:
         fn.__annotate__ = annotate  # type: ignore[attr-defined]
-    f.stack.append(m.world.create(fn))
+    frame.stack.append(machine.world.create(fn))
 
 
 @handler("CALL_INTRINSIC_1")
-def call_intrinsic_1(m: Machine, f: Frame, ins: Any) -> None:
+def call_intrinsic_1(machine: Machine, frame: Frame, ins: Any) -> None:
     name = ins.arg
     if name == "INTRINSIC_STOPITERATION_ERROR":
-        exc = f.stack[-1]
+        exc = frame.stack[-1]
         if isinstance(exc, StopIteration):
             error = RuntimeError("generator raised StopIteration")
             error.__cause__ = error.__context__ = exc
-            f.stack[-1] = error
+            frame.stack[-1] = error
     elif name == "INTRINSIC_UNARY_POSITIVE":
-        f.stack[-1] = operators.unary(m, "UNARY_POSITIVE", f.stack[-1])
+        frame.stack[-1] = operators.unary(machine, "UNARY_POSITIVE", frame.stack[-1])
     elif name == "INTRINSIC_LIST_TO_TUPLE":
-        f.stack[-1] = tuple(m.plain(f.stack[-1]))
+        frame.stack[-1] = tuple(machine.plain(frame.stack[-1]))
     else:
         raise Break("bytecode", f"capture does not support {name}")
 
 
 # --- imports
 @handler("IMPORT_NAME")
-def import_name(m: Machine, f: Frame, ins: Any) -> None:
-    fromlist, level = f.stack.pop(), f.stack.pop()
+def import_name(machine: Machine, frame: Frame, ins: Any) -> None:
+    fromlist, level = frame.stack.pop(), frame.stack.pop()
     name = ins.arg
-    package = f.scope.namespace.get("__package__") or f.scope.namespace.get("__name__", "").rpartition(".")[0]
+    package = frame.scope.namespace.get("__package__") or frame.scope.namespace.get("__name__", "").rpartition(".")[0]
     full = importlib.util.resolve_name("." * level + name, package) if level else name
     module = sys.modules.get(full)
     if module is None:
@@ -202,12 +202,12 @@ def import_name(m: Machine, f: Frame, ins: Any) -> None:
         module = sys.modules[full.partition(".")[0]]
     key = full if fromlist or level else full.partition(".")[0]
     if not is_trusted_module(key):
-        m.world.guard(S.dict_value(S.const(sys.modules), key), "ID", module, "imported module")
-    m.world.anchor(module)
+        machine.world.guard(S.dict_value(S.const(sys.modules), key), "ID", module, "imported module")
+    machine.world.anchor(module)
     for part in _names_of_parts(module, fromlist or ()):
-        if f"{module.__name__}.{part}" not in sys.modules and not _has(m, module, part):
+        if f"{module.__name__}.{part}" not in sys.modules and not _has(machine, module, part):
             raise Break("import", f"the module {full}.{part} is imported for the first time")
-    f.stack.append(module)
+    frame.stack.append(module)
 
 
 def _names_of_parts(module: Any, fromlist: tuple) -> Iterator[str]:
@@ -218,25 +218,25 @@ def _names_of_parts(module: Any, fromlist: tuple) -> Iterator[str]:
             yield from (n for n in ((name,) if name != "*" else held.get("__all__", ())) if n not in held)
 
 
-def _has(m: Machine, module: Any, name: str) -> bool:
+def _has(machine: Machine, module: Any, name: str) -> bool:
     try:
-        m.getattr(module, name)
+        machine.getattr(module, name)
     except Raised:
         return False
     return True
 
 
 @handler("IMPORT_FROM")
-def import_from(m: Machine, f: Frame, ins: Any) -> None:
-    module = f.stack[-1]
+def import_from(machine: Machine, frame: Frame, ins: Any) -> None:
+    module = frame.stack[-1]
     try:
-        v = m.getattr(module, ins.arg)
+        v = machine.getattr(module, ins.arg)
     except Raised as raised:
         sub = sys.modules.get(f"{module.__name__}.{ins.arg}")
         if sub is None:
             raise Raised(_import_error(module, ins.arg)) from raised
         v = sub
-    f.stack.append(v)
+    frame.stack.append(v)
 
 
 def _import_error(module: types.ModuleType, name: str) -> ImportError:
@@ -253,121 +253,124 @@ def _import_error(module: types.ModuleType, name: str) -> ImportError:
 
 # --- text
 @handler("FORMAT_VALUE")
-def format_value(m: Machine, f: Frame, ins: Any) -> None:
-    spec = f.stack.pop() if ins.with_spec else ""
-    value = f.stack.pop()
+def format_value(machine: Machine, frame: Frame, ins: Any) -> None:
+    spec = frame.stack.pop() if ins.with_spec else ""
+    value = frame.stack.pop()
     if ins.arg:
-        value = to_text(m, value, {"s": "str", "r": "repr", "a": "ascii"}.get(ins.arg, ins.arg))
-    f.stack.append(format_text(m, value, spec))
+        value = to_text(machine, value, {"s": "str", "r": "repr", "a": "ascii"}.get(ins.arg, ins.arg))
+    frame.stack.append(format_text(machine, value, spec))
 
 
 @handler("CONVERT_VALUE")
-def convert_value(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack[-1] = to_text(m, f.stack[-1], ins.arg)
+def convert_value(machine: Machine, frame: Frame, ins: Any) -> None:
+    frame.stack[-1] = to_text(machine, frame.stack[-1], ins.arg)
 
 
 # --- with and exceptions
 @handler("BEFORE_WITH")
-def before_with(m: Machine, f: Frame, ins: Any) -> None:
-    manager = f.stack.pop()
-    t = m.world.type_of(manager)
+def before_with(machine: Machine, frame: Frame, ins: Any) -> None:
+    manager = frame.stack.pop()
+    t = machine.world.type_of(manager)
     if not hasattr(t, "__enter__") or not hasattr(t, "__exit__"):
         missed = " (missed __exit__ method)" if hasattr(t, "__enter__") else ""
         raise Raised(TypeError(f"'{t.__name__}' object does not support the context manager protocol{missed}"))
-    enter = m.getattr(manager, "__enter__")
-    f.stack.append(m.getattr(manager, "__exit__"))
-    f.stack.extend((NULL,) * (EXIT_SLOTS - 1))
-    f.stack.append(m.call(enter, []))
+    enter = machine.getattr(manager, "__enter__")
+    frame.stack.append(machine.getattr(manager, "__exit__"))
+    frame.stack.extend((NULL,) * (EXIT_SLOTS - 1))
+    frame.stack.append(machine.call(enter, []))
 
 
 @handler("WITH_EXCEPT_START")
-def with_except_start(m: Machine, f: Frame, ins: Any) -> None:
-    exc = f.stack[-1]
-    f.stack.append(
-        m.call(f.stack[-3 - EXIT_SLOTS], [type(exc), exc, exc.__traceback__ or traceback_at(m.trails.get(id(exc), ()))])
+def with_except_start(machine: Machine, frame: Frame, ins: Any) -> None:
+    exc = frame.stack[-1]
+    frame.stack.append(
+        machine.call(
+            frame.stack[-3 - EXIT_SLOTS],
+            [type(exc), exc, exc.__traceback__ or traceback_at(machine.trails.get(id(exc), ()))],
+        )
     )
 
 
 @handler("PUSH_EXC_INFO")
-def push_exc_info(m: Machine, f: Frame, ins: Any) -> None:
-    exc = f.stack.pop()
-    f.stack.append(m.handled)
-    f.stack.append(exc)
-    m.handled = exc
+def push_exc_info(machine: Machine, frame: Frame, ins: Any) -> None:
+    exc = frame.stack.pop()
+    frame.stack.append(machine.handled)
+    frame.stack.append(exc)
+    machine.handled = exc
 
 
 @handler("POP_EXCEPT")
-def pop_except(m: Machine, f: Frame, ins: Any) -> None:
-    m.handled = f.stack.pop()
+def pop_except(machine: Machine, frame: Frame, ins: Any) -> None:
+    machine.handled = frame.stack.pop()
 
 
 @handler("CHECK_EXC_MATCH")
-def check_exc_match(m: Machine, f: Frame, ins: Any) -> None:
-    wanted = f.stack.pop()
-    exc = f.stack[-1]
-    classes = tuple(m.plain(wanted)) if isinstance(wanted, tuple) else (wanted,)
-    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
+def check_exc_match(machine: Machine, frame: Frame, ins: Any) -> None:
+    wanted = frame.stack.pop()
+    exc = frame.stack[-1]
+    classes = tuple(machine.plain(wanted)) if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
         raise Raised(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-    f.stack.append(any(c in type(exc).__mro__ for c in classes))  # a metaclass has no say in it
+    frame.stack.append(any(cls in type(exc).__mro__ for cls in classes))  # a metaclass has no say in it
 
 
 @handler("CHECK_EG_MATCH")
-def check_eg_match(m: Machine, f: Frame, ins: Any) -> None:
-    wanted = f.stack.pop()
-    wanted = tuple(m.plain(wanted)) if isinstance(wanted, tuple) else wanted
-    rest, match = exception_groups.split(m, f.stack.pop(), wanted)
-    f.stack.extend((rest, match))
+def check_eg_match(machine: Machine, frame: Frame, ins: Any) -> None:
+    wanted = frame.stack.pop()
+    wanted = tuple(machine.plain(wanted)) if isinstance(wanted, tuple) else wanted
+    rest, match = exception_groups.split(machine, frame.stack.pop(), wanted)
+    frame.stack.extend((rest, match))
     if match is not None:
-        m.handled = match
+        machine.handled = match
 
 
 @handler("PREP_RERAISE_STAR")
-def prep_reraise_star(m: Machine, f: Frame, ins: Any) -> None:
-    raised = f.stack.pop()
-    f.stack[-1] = exception_groups.left_to_raise(m, f.stack[-1], m.plain(raised))
+def prep_reraise_star(machine: Machine, frame: Frame, ins: Any) -> None:
+    raised = frame.stack.pop()
+    frame.stack[-1] = exception_groups.left_to_raise(machine, frame.stack[-1], machine.plain(raised))
 
 
-def _exception_of(m: Machine, given: Any, what: str) -> BaseException:
+def _exception_of(machine: Machine, given: Any, what: str) -> BaseException:
     """What `raise` makes of a class or an instance."""
     if not (isinstance(given, type) and issubclass(given, BaseException)):
         if not isinstance(given, BaseException):
             raise Raised(TypeError(f"{what} must derive from BaseException"))
         return given
-    made = m.call(given, [])
+    made = machine.call(given, [])
     if not isinstance(made, BaseException):
-        kind = m.world.type_of(made)
+        kind = machine.world.type_of(made)
         raise Raised(TypeError(f"calling {given} should have returned an instance of BaseException, not {kind}"))
     return made
 
 
 @handler("RAISE_VARARGS")
-def raise_varargs(m: Machine, f: Frame, ins: Any) -> None:
+def raise_varargs(machine: Machine, frame: Frame, ins: Any) -> None:
     if ins.arg == 0:
-        if (handled := m.handling()) is None:
-            m.rely_on_nothing_handled_outside()
+        if (handled := machine.handling()) is None:
+            machine.rely_on_nothing_handled_outside()
             raise Raised(RuntimeError("No active exception to reraise"))
         raise Raised(handled)
-    cause = f.stack.pop() if ins.arg == 2 else NULL
-    exc = f.stack.pop()
-    exc = _exception_of(m, exc, "exceptions")
+    cause = frame.stack.pop() if ins.arg == 2 else NULL
+    exc = frame.stack.pop()
+    exc = _exception_of(machine, exc, "exceptions")
     if cause is not NULL:
         if cause is not None:
-            cause = _exception_of(m, cause, "exception causes")
-        if m.world.is_outside(exc):
+            cause = _exception_of(machine, cause, "exception causes")
+        if machine.world.is_outside(exc):
             raise Break("mutation", "the cause of an exception from outside is set")
         exc.__cause__ = cause
     raise Raised(exc)
 
 
 @handler("RERAISE")
-def reraise(m: Machine, f: Frame, ins: Any) -> None:
-    raise Raised(f.stack.pop())
+def reraise(machine: Machine, frame: Frame, ins: Any) -> None:
+    raise Raised(frame.stack.pop())
 
 
 # --- match
 @handler("GET_LEN")
-def get_len(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack.append(m.call(len, [f.stack[-1]]))
+def get_len(machine: Machine, frame: Frame, ins: Any) -> None:
+    frame.stack.append(machine.call(len, [frame.stack[-1]]))
 
 
 # What patterns ask of a type: flags that its bases hand down, and that Mapping.register and Sequence.register set.
@@ -375,58 +378,60 @@ _SEQUENCE, _MAPPING, _MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 _ABSENT = object()
 
 
-def _has_flag(m: Machine, value: Any, flag: int) -> bool:
-    return bool(m.world.type_of(value).__flags__ & flag)
+def _has_flag(machine: Machine, value: Any, flag: int) -> bool:
+    return bool(machine.world.type_of(value).__flags__ & flag)
 
 
 @handler("MATCH_MAPPING")
-def match_mapping(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack.append(_has_flag(m, f.stack[-1], _MAPPING))
+def match_mapping(machine: Machine, frame: Frame, ins: Any) -> None:
+    frame.stack.append(_has_flag(machine, frame.stack[-1], _MAPPING))
 
 
 @handler("MATCH_SEQUENCE")
-def match_sequence(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack.append(_has_flag(m, f.stack[-1], _SEQUENCE))
+def match_sequence(machine: Machine, frame: Frame, ins: Any) -> None:
+    frame.stack.append(_has_flag(machine, frame.stack[-1], _SEQUENCE))
 
 
 @handler("MATCH_KEYS")
-def match_keys(m: Machine, f: Frame, ins: Any) -> None:
-    keys, obj = f.stack[-1], f.stack[-2]
+def match_keys(machine: Machine, frame: Frame, ins: Any) -> None:
+    keys, obj = frame.stack[-1], frame.stack[-2]
     values: list[Any] = []
     seen: set[Any] = set()
-    for k in keys:
-        if m.is_atom(k) and k in seen:
-            raise Raised(ValueError(f"mapping pattern checks duplicate key ({k!r})"))
-        if m.is_atom(k):
-            seen.add(k)
-        if getattr(m.world.type_of(obj), "get", None) is dict.get:
-            value = operators.get_item(m, obj, k) if operators.contains(m, obj, k) else _ABSENT
+    for key in keys:
+        if machine.is_atom(key) and key in seen:
+            raise Raised(ValueError(f"mapping pattern checks duplicate key ({key!r})"))
+        if machine.is_atom(key):
+            seen.add(key)
+        if getattr(machine.world.type_of(obj), "get", None) is dict.get:
+            value = operators.get_item(machine, obj, key) if operators.contains(machine, obj, key) else _ABSENT
         else:
-            value = m.call(m.getattr(obj, "get"), [k, _ABSENT])
+            value = machine.call(machine.getattr(obj, "get"), [key, _ABSENT])
         if value is _ABSENT:
-            f.stack.append(None)
+            frame.stack.append(None)
             return
         values.append(value)
-    f.stack.append(tuple(values))
+    frame.stack.append(tuple(values))
 
 
 @handler("MATCH_CLASS")
-def match_class(m: Machine, f: Frame, ins: Any) -> None:
-    names, cls, obj = f.stack.pop(), f.stack.pop(), f.stack.pop()
+def match_class(machine: Machine, frame: Frame, ins: Any) -> None:
+    names, cls, obj = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
     if not isinstance(cls, type):
         raise Raised(TypeError("called match pattern must be a class"))
-    if not m.world.is_instance(obj, cls):
-        f.stack.append(None)
+    if not machine.world.is_instance(obj, cls):
+        frame.stack.append(None)
         return
     values: list[Any] = []
     fields: Any = ()
     if ins.arg:
         itself = False
         try:
-            fields = m.getattr(cls, "__match_args__")
+            fields = machine.getattr(cls, "__match_args__")
             if type(fields) is not tuple:
                 raise Raised(
-                    TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {m.world.type_of(fields).__name__})")
+                    TypeError(
+                        f"{cls.__name__}.__match_args__ must be a tuple (got {machine.world.type_of(fields).__name__})"
+                    )
                 )
         except Raised as raised:
             if not isinstance(raised.exc, AttributeError):
@@ -445,46 +450,48 @@ def match_class(m: Machine, f: Frame, ins: Any) -> None:
     seen: set[str] = set()
     for name in (*fields[: ins.arg], *names):
         if type(name) is not str:
-            raise Raised(TypeError(f"__match_args__ elements must be strings (got {m.world.type_of(name).__name__})"))
+            raise Raised(
+                TypeError(f"__match_args__ elements must be strings (got {machine.world.type_of(name).__name__})")
+            )
         if name in seen:
             raise Raised(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
         seen.add(name)
         try:
-            values.append(m.getattr(obj, name))
+            values.append(machine.getattr(obj, name))
         except Raised as raised:
             if not isinstance(raised.exc, AttributeError):
                 raise
-            f.stack.append(None)
+            frame.stack.append(None)
             return
-    f.stack.append(tuple(values))
+    frame.stack.append(tuple(values))
 
 
 # --- generators
 @handler("RETURN_GENERATOR")
-def return_generator(m: Machine, f: Frame, ins: Any) -> str:
-    if f.code.co_flags & 0x380:  # coroutine, iterable coroutine, async generator
+def return_generator(machine: Machine, frame: Frame, ins: Any) -> str:
+    if frame.code.co_flags & 0x380:  # coroutine, iterable coroutine, async generator
         raise Break("async")
     return YIELD
 
 
 @handler("YIELD_VALUE")
-def yield_value(m: Machine, f: Frame, ins: Any) -> str:
-    f.result = f.stack.pop()
+def yield_value(machine: Machine, frame: Frame, ins: Any) -> str:
+    frame.result = frame.stack.pop()
     return YIELD
 
 
 @handler("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(m: Machine, f: Frame, ins: Any) -> None:
-    if not isinstance(f.stack[-1], InlineGenerator):
-        f.stack[-1] = m.iterate(f.stack[-1])
+def get_yield_from_iter(machine: Machine, frame: Frame, ins: Any) -> None:
+    if not isinstance(frame.stack[-1], InlineGenerator):
+        frame.stack[-1] = machine.iterate(frame.stack[-1])
 
 
-def _send(m: Machine, iterator: Any, value: Any) -> tuple[bool, Any]:
+def _send(machine: Machine, iterator: Any, value: Any) -> tuple[bool, Any]:
     """One step of a delegated iterator: (finished, value)."""
     try:
         if value is None:
             return False, next(iterator)
-        return False, m.call(m.getattr(iterator, "send"), [value])
+        return False, machine.call(machine.getattr(iterator, "send"), [value])
     except StopIteration as stop:
         return True, stop.value
     except Raised as raised:
@@ -492,41 +499,41 @@ def _send(m: Machine, iterator: Any, value: Any) -> tuple[bool, Any]:
             return True, raised.exc.value
         raise
     except Exception as exc:
-        m.translate(exc)
+        machine.translate(exc)
         raise Raised(exc) from None
 
 
 @handler("SEND")
-def send(m: Machine, f: Frame, ins: Any) -> None:
-    finished, value = _send(m, f.stack[-2], f.stack.pop())
-    f.stack.append(value)
+def send(machine: Machine, frame: Frame, ins: Any) -> None:
+    finished, value = _send(machine, frame.stack[-2], frame.stack.pop())
+    frame.stack.append(value)
     if finished:
-        f.pc = ins.target.index
+        frame.pc = ins.target.index
 
 
 @handler("SEND_POP")
-def send_pop(m: Machine, f: Frame, ins: Any) -> None:
-    finished, value = _send(m, f.stack[-2], f.stack.pop())
+def send_pop(machine: Machine, frame: Frame, ins: Any) -> None:
+    finished, value = _send(machine, frame.stack[-2], frame.stack.pop())
     if finished:
-        f.stack[-1] = value
-        f.pc = ins.target.index
+        frame.stack[-1] = value
+        frame.pc = ins.target.index
     else:
-        f.stack.append(value)
+        frame.stack.append(value)
 
 
 @handler("END_SEND")
-def end_send(m: Machine, f: Frame, ins: Any) -> None:
-    v = f.stack.pop()
-    f.stack[-1] = v
+def end_send(machine: Machine, frame: Frame, ins: Any) -> None:
+    v = frame.stack.pop()
+    frame.stack[-1] = v
 
 
 @handler("CLEANUP_THROW")
-def cleanup_throw(m: Machine, f: Frame, ins: Any) -> None:
-    exc = f.stack[-1]
+def cleanup_throw(machine: Machine, frame: Frame, ins: Any) -> None:
+    exc = frame.stack[-1]
     if not isinstance(exc, StopIteration):
         raise Raised(exc)
-    del f.stack[-3:]
-    f.stack.extend((None, exc.value))
+    del frame.stack[-3:]
+    frame.stack.extend((None, exc.value))
 
 
 _ = TraceTensor

@@ -159,7 +159,7 @@ class Machine:
     # --- where we are
     def stack_positions(self) -> list[Position]:
         """Positions of the interpreted frames, outermost first, the user's innermost one last."""
-        out = [f.position() for f in self.frames]
+        out = [frame.position() for frame in self.frames]
         while len(out) > 1 and out[-1].library:
             out.pop()
         return out

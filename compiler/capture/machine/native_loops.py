@@ -37,47 +37,47 @@ class Passes:
     count: int = 0
 
 
-def begins(m: Machine, f: Frame) -> None:
+def begins(machine: Machine, frame: Frame) -> None:
     """An iterator was made: a loop that takes it is at its beginning, though its iterator may lie where that of an
     earlier run of the loop lay.
     """
-    m.passes_of.pop((id(f), f.program[f.pc][1]), None)
+    machine.passes_of.pop((id(frame), frame.program[frame.pc][1]), None)
 
 
-def repeats_itself(m: Machine, f: Frame, head: Any, iterator: Any) -> bool:
+def repeats_itself(machine: Machine, frame: Frame, head: Any, iterator: Any) -> bool:
     """Whether a loop of the program's own, whose next iteration begins, has done the same large work in each one so
     far. A loop over layers uses other parameters in each iteration, so that a model stays one graph.
     """
-    now = m.graph.calls
-    passes = m.passes_of.get((id(f), head))
+    now = machine.graph.calls
+    passes = machine.passes_of.get((id(frame), head))
     if passes is None or passes.iterator != id(iterator):
-        m.passes_of[id(f), head] = Passes(id(iterator), now, now)
+        machine.passes_of[id(frame), head] = Passes(id(iterator), now, now)
         return False
     large = now - passes.operators >= _ITERATION_OPERATORS
     passes.operators = now
     if not large:
         passes.count = 0
         return False
-    weights = sum(isinstance(t, Parameter) for t in m.world.reals.values())
+    weights = sum(isinstance(real, Parameter) for real in machine.world.reals.values())
     passes.count = passes.count + 1 if weights == passes.weights else 0
     passes.weights = weights
-    return passes.count > 0 and now - passes.before >= _LOOP_OPERATORS and _is_own(m, f)
+    return passes.count > 0 and now - passes.before >= _LOOP_OPERATORS and _is_own(machine, frame)
 
 
-def _is_own(m: Machine, f: Frame) -> bool:
+def _is_own(machine: Machine, frame: Frame) -> bool:
     """Whether all frames from the root to this one are the program's, and none is a module's: what a model repeats is
     part of the model.
     """
     return (
-        not m.one_graph
-        and len(m.graph.scopes) == 1
-        and not any(is_library_file(g.file) or _of_module(g) for g in m.frames)
-        and f in m.frames
+        not machine.one_graph
+        and len(machine.graph.scopes) == 1
+        and not any(is_library_file(g.file) or _of_module(g) for g in machine.frames)
+        and frame in machine.frames
     )
 
 
-def _of_module(f: Frame) -> bool:
-    return f.code.co_argcount > 0 and isinstance(f.slots[0], Module)
+def _of_module(frame: Frame) -> bool:
+    return frame.code.co_argcount > 0 and isinstance(frame.slots[0], Module)
 
 
 def enclosing_loop(code: types.CodeType, index: int) -> Loop | None:

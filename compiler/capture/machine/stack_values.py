@@ -74,12 +74,12 @@ def native_owner(fn: Any) -> Any:
 
 def constant_only(value: Any) -> bool:
     """Whether a value is immutable and known, or a builtin container of such values."""
-    t = type(value)
-    if t in ATOMS or isinstance(value, IMMUTABLE):
+    cls = type(value)
+    if cls in ATOMS or isinstance(value, IMMUTABLE):
         return True
-    if t in (list, tuple, set, frozenset):
+    if cls in (list, tuple, set, frozenset):
         return all(map(constant_only, value))
-    return t is dict and all(constant_only(k) and constant_only(v) for k, v in value.items())
+    return cls is dict and all(constant_only(key) and constant_only(item) for key, item in value.items())
 
 
 def is_numpy_scalar(value: Any) -> bool:

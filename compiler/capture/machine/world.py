@@ -86,14 +86,14 @@ _EMPTY = torch.empty(0)
 _HEAP_TYPE = 1 << 9
 
 
-def _lies(value: Any, t: type) -> bool:
+def _lies(value: Any, cls: type) -> bool:
     """Whether isinstance() would hear from the object that it is of another class, or an error."""
-    said = next(base.__dict__["__class__"] for base in t.__mro__ if "__class__" in base.__dict__)
-    looked_up = next(base.__dict__["__getattribute__"] for base in t.__mro__ if "__getattribute__" in base.__dict__)
+    said = next(base.__dict__["__class__"] for base in cls.__mro__ if "__class__" in base.__dict__)
+    looked_up = next(base.__dict__["__getattribute__"] for base in cls.__mro__ if "__getattribute__" in base.__dict__)
     if said is object.__dict__["__class__"] and not isinstance(looked_up, types.FunctionType):
         return False
     try:
-        return value.__class__ is not t
+        return value.__class__ is not cls
     except Exception:
         return True
 
@@ -201,30 +201,30 @@ class World:
         return result
 
     def _load(self, value: Any, source: Source, why: str) -> Any:
-        t = type(value)
-        if t is int:
+        cls = type(value)
+        if cls is int:
             return self._load_int(value, source, why)
-        if t is float and self._varies(source, value, self.opts.dynamic_floats):
+        if cls is float and self._varies(source, value, self.opts.dynamic_floats):
             self.float_sources[source] = value
             return float_symbol(self.machine, value, source)
-        if t is str and self._text_varies(source, value):
+        if cls is str and self._text_varies(source, value):
             return given_late(self.machine, value, source, why)
-        if t in ATOMS:
-            if t in SINGLETONS:
+        if cls in ATOMS:
+            if cls in SINGLETONS:
                 self.guard(source, "ID", value, why)
             else:
                 self.guard(source, "EQUALS", value, why)
             return value
-        if t.__flags__ & _HEAP_TYPE and _lies(value, t):
+        if cls.__flags__ & _HEAP_TYPE and _lies(value, cls):
             raise Skip(
-                f"an object of type {type.__dict__['__name__'].__get__(t)} is used, but its __class__ names"
+                f"an object of type {type.__dict__['__name__'].__get__(cls)} is used, but its __class__ names"
                 " another type"
             )
         if isinstance(value, torch.Tensor):
             return self.load_tensor(value, source)
         if (
-            getattr(t, "__module__", "") == "numpy"
-            and t.__name__ == "ndarray"
+            getattr(cls, "__module__", "") == "numpy"
+            and cls.__name__ == "ndarray"
             and (array := load_array(self.machine, value, source, why)) is not None
         ):
             return array
@@ -244,32 +244,32 @@ class World:
             self.guard(source, "ID", value, why)
             return value
         self.register(value, source)
-        self._guard_object(value, t, source, why)
+        self._guard_object(value, cls, source, why)
         return value
 
-    def _guard_object(self, value: Any, t: type, source: Source, why: str) -> None:
+    def _guard_object(self, value: Any, cls: type, source: Source, why: str) -> None:
         """Guard an object that is known by its source, as far as its own nature needs."""
-        if t is decimal.Decimal:
+        if cls is decimal.Decimal:
             self.state("decimal", read_field("decimal"))
-        if is_placement(t):  # (equal modules have equal ones)
+        if is_placement(cls):  # (equal modules have equal ones)
             self.guard(S.asked(source, PlacedAs(value)), "ID", True, why)
         elif isinstance(value, IMMUTABLE) or is_library_constant(value):
             self.guard(source, "ID", value, why)  # the same object has the same value
-        elif t is slice:
+        elif cls is slice:
             if not all(type(v) in ATOMS for v in (value.start, value.stop, value.step)):
                 raise Break("unknown_object", "a slice of objects from outside is used")
             self.guard(source, "EQUALS", value, why)
-        elif t is functools.partial:
-            self.guard(source, "TYPE", t, why)  # its function and arguments are guarded as they are read
-        elif t in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
-            self.guard(source, "TYPE", t, why)  # using it breaks: its owner has no source
+        elif cls is functools.partial:
+            self.guard(source, "TYPE", cls, why)  # its function and arguments are guarded as they are read
+        elif cls in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
+            self.guard(source, "TYPE", cls, why)  # using it breaks: its owner has no source
         elif isinstance(value, types.FunctionType) and not is_trusted_function(value):
             # what it does is guarded when it is called, who it is where that matters
-            self.guard(source, "TYPE", t, why)
-        elif isinstance(value, _CODE_TYPES) or isinstance(value, enum.Enum) or t is property:
+            self.guard(source, "TYPE", cls, why)
+        elif isinstance(value, _CODE_TYPES) or isinstance(value, enum.Enum) or cls is property:
             self.guard(source, "ID", value, why)
         else:
-            self.guard(source, "TYPE", t, why)
+            self.guard(source, "TYPE", cls, why)
 
     def guard_function(self, source: Source, fn: types.FunctionType, why: str) -> None:
         """Rely on what a function does: its code and globals. The same text defined anew will do; its cells and
@@ -287,15 +287,15 @@ class World:
 
     def pin(self, value: Any) -> Any:
         """`value` is about to be read by native code as a whole: allow what its guard fixes already."""
-        t = type(value)
+        cls = type(value)
         if isinstance(value, BaseException) and id(value) in self.sources:
-            raise Break("unknown_object", f"native code reads an exception, a {t.__name__}, that came from outside")
+            raise Break("unknown_object", f"native code reads an exception, a {cls.__name__}, that came from outside")
         if (
-            t in ATOMS
+            cls in ATOMS
             or id(value) not in self.sources
             or isinstance(value, _FIXED)
-            or t.__hash__ is object.__hash__
-            and not hasattr(t, "__len__")
+            or cls.__hash__ is object.__hash__
+            and not hasattr(cls, "__len__")
         ):
             return value
         if (
@@ -308,7 +308,7 @@ class World:
             raise Break("storage")
         raise Break(
             "unknown_object",
-            f"native code reads the value of a {getattr(t, '__module__', '')}.{t.__name__} from outside",
+            f"native code reads the value of a {getattr(cls, '__module__', '')}.{cls.__name__} from outside",
         )
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
@@ -447,12 +447,12 @@ class World:
         if self.opts.dynamic is False:
             return tuple(learned)
         named = range(real.dim()) if self.opts.dynamic is True else {*learned, *dynamic_dims(real)}
-        self.demanded.update({(source, d): bounds for d, bounds in demanded_dims(real).items()})
+        self.demanded.update({(source, key): bounds for key, bounds in demanded_dims(real).items()})
         return tuple(sorted({*named} - static_dims(real)))
 
     def spec(self, real: torch.Tensor, trace: torch.Tensor) -> TensorSpec:
         to_expr = self.env.to_expr
-        shape = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.shape)
+        shape = tuple(to_expr(size) if isinstance(size, torch.SymInt) else int(size) for size in trace.shape)
         stride = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.stride())
         return TensorSpec(
             type(real),

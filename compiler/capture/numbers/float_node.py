@@ -72,9 +72,11 @@ class FloatNode(SymNode):
         return self.expr
 
     # ---- arithmetic with constants
-    def calculated(self, op: str, f: Callable[[float, float], float], o: SymNode, reflected: bool = False) -> SymNode:
+    def calculated(
+        self, op: str, f: Callable[[float, float], float], other: SymNode, reflected: bool = False
+    ) -> SymNode:
         """`self op o`, or `o op self` where reflected; `f` computes it."""
-        c = _constant(o)
+        c = _constant(other)
         if (
             c is None
             or not math.isfinite(c)
@@ -83,27 +85,27 @@ class FloatNode(SymNode):
             or op == "truediv"
             and (c == 0 or reflected and not self._positive())
         ):
-            return computed(f, o, self) if reflected else computed(f, self, o)
+            return computed(f, other, self) if reflected else computed(f, self, other)
         value = f(c, self.expr) if reflected else f(self.expr, c)
         return FloatNode(value, S.calc(self.source, op, c, reflected), self.env)
 
-    def add(self, o: SymNode) -> SymNode:
-        return self.calculated("add", operator.add, o)
+    def add(self, other: SymNode) -> SymNode:
+        return self.calculated("add", operator.add, other)
 
-    def sub(self, o: SymNode) -> SymNode:
-        return self.calculated("sub", operator.sub, o)
+    def sub(self, other: SymNode) -> SymNode:
+        return self.calculated("sub", operator.sub, other)
 
-    def mul(self, o: SymNode) -> SymNode:
-        return self.calculated("mul", operator.mul, o)
+    def mul(self, other: SymNode) -> SymNode:
+        return self.calculated("mul", operator.mul, other)
 
-    def truediv(self, o: SymNode) -> SymNode:
-        return self.calculated("truediv", operator.truediv, o)
+    def truediv(self, other: SymNode) -> SymNode:
+        return self.calculated("truediv", operator.truediv, other)
 
     float_truediv = int_truediv = truediv
 
-    def reflected(self, op: str, f: Callable, o: SymNode) -> SymNode:
+    def reflected(self, op: str, fn: Callable, other: SymNode) -> SymNode:
         """`o op self`."""
-        return self.calculated(op, f, o, reflected=True)
+        return self.calculated(op, fn, other, reflected=True)
 
     def function(self, f: Callable[[float], float]) -> SymNode:
         """A function of module math, of a number that is positive in every call; of others it needs the number."""
@@ -157,34 +159,34 @@ class FloatNode(SymNode):
         return self._pinned("is_integer")
 
     # ---- comparisons
-    def _fact(self, name: str, o: SymNode) -> SymNode:
-        c, compare = _constant(o), _COMPARISONS[name]
+    def _fact(self, name: str, other: SymNode) -> SymNode:
+        c, compare = _constant(other), _COMPARISONS[name]
         if self.source.kind == "ratio" and c is not None and math.isfinite(c) and is_power_of_two(self.source.key[1]):
             p, q = c.as_integer_ratio()  # nothing is rounded: a comparison of integers
             return SymNode(getattr(E, name)(self.source.key[0] * q, self.source.key[1] * p), self.env, bool)
         if c is None or self.source.kind in ("calc", "computed", "drawn"):
-            return self.wrap_bool(compare(self._number(), o._number()))
+            return self.wrap_bool(compare(self._number(), other._number()))
         outcome = compare(self.expr, c)
         self.env.float_fact(self.source, (name, c, outcome))
         return self.wrap_bool(outcome)
 
-    def lt(self, o: SymNode) -> SymNode:
-        return self._fact("lt", o)
+    def lt(self, other: SymNode) -> SymNode:
+        return self._fact("lt", other)
 
-    def le(self, o: SymNode) -> SymNode:
-        return self._fact("le", o)
+    def le(self, other: SymNode) -> SymNode:
+        return self._fact("le", other)
 
-    def gt(self, o: SymNode) -> SymNode:
-        return self._fact("gt", o)
+    def gt(self, other: SymNode) -> SymNode:
+        return self._fact("gt", other)
 
-    def ge(self, o: SymNode) -> SymNode:
-        return self._fact("ge", o)
+    def ge(self, other: SymNode) -> SymNode:
+        return self._fact("ge", other)
 
-    def eq(self, o: SymNode) -> SymNode:
-        return self._fact("eq", o)
+    def eq(self, other: SymNode) -> SymNode:
+        return self._fact("eq", other)
 
-    def ne(self, o: SymNode) -> SymNode:
-        return self._fact("ne", o)
+    def ne(self, other: SymNode) -> SymNode:
+        return self._fact("ne", other)
 
     def bool_(self) -> bool:
         """`if scale:`"""
@@ -201,13 +203,18 @@ def computed(f: Callable[..., float], *operands: SymNode) -> Any:
     if type(value) is not float or f is operator.pow and not _real_power(*operands):
         return None
     parts = tuple(
-        o.source if isinstance(o, FloatNode) else o.expr if o.constant is None else o.constant for o in operands
+        operand.source
+        if isinstance(operand, FloatNode)
+        else operand.expr
+        if operand.constant is None
+        else operand.constant
+        for operand in operands
     )
     return FloatNode(value, S.computed(f, parts), operands[0].env)
 
 
-def _plain(o: SymNode) -> Any:
-    return o.expr if isinstance(o, FloatNode) else o.hint if o.constant is None else o.constant
+def _plain(other: SymNode) -> Any:
+    return other.expr if isinstance(other, FloatNode) else other.hint if other.constant is None else other.constant
 
 
 def _real_power(base: SymNode, exponent: SymNode) -> bool:
@@ -230,9 +237,9 @@ def is_power_of_two(e: E.Expr) -> bool:
     return e.is_const and e.value > 0 and e.value & (e.value - 1) == 0
 
 
-def _constant(o: SymNode) -> float | None:
+def _constant(other: SymNode) -> float | None:
     """The number behind a node that is no symbol. Ints that a float cannot hold exactly are none."""
-    if isinstance(o, FloatNode):
+    if isinstance(other, FloatNode):
         return None
-    c = o.constant
+    c = other.constant
     return float(c) if c is not None and float(c) == c else None

@@ -101,25 +101,25 @@ for _name in (
 
 
 def _varies(value: Any) -> bool:
-    t = type(value)
-    if t in _NUMBERS:
+    cls = type(value)
+    if cls in _NUMBERS:
         return value.node.constant is None
-    if t in _SEQUENCES:
+    if cls in _SEQUENCES:
         return any(map(_varies, value))
-    return t is LateText or t is dict and any(map(_varies, value.values()))
+    return cls is LateText or cls is dict and any(map(_varies, value.values()))
 
 
 def _known(value: Any) -> bool:
     """Whether the entry can make the value from numbers and constants alone."""
-    t = type(value)
-    if t in _SEQUENCES:
+    cls = type(value)
+    if cls in _SEQUENCES:
         return all(map(_known, value))
     return (
-        t in ATOMS
-        or t in _NUMBERS
-        or t is LateText
-        or t is dict
-        and all(type(k) in ATOMS for k in value)
+        cls in ATOMS
+        or cls in _NUMBERS
+        or cls is LateText
+        or cls is dict
+        and all(type(item) in ATOMS for item in value)
         and all(map(_known, value.values()))
     )
 
@@ -129,7 +129,7 @@ def _number(value: Any) -> Any:
 
 
 def _text(late: LateText, number: Callable[[Any], Any]) -> str:
-    return "".join(_part(p, number) for p in late.parts)
+    return "".join(_part(part, number) for part in late.parts)
 
 
 def _part(p: Union[str, Made, Given], number: Callable[[Any], Any]) -> str:
@@ -144,24 +144,26 @@ def _part(p: Union[str, Made, Given], number: Callable[[Any], Any]) -> str:
 
 def _with(value: Any, number: Callable[[Any], Any]) -> Any:
     """`value` with plain numbers, as `number` gives them, and plain texts."""
-    t = type(value)
-    if t in _NUMBERS:
+    cls = type(value)
+    if cls in _NUMBERS:
         return number(value)
-    if t is LateText:
+    if cls is LateText:
         return _text(value, number)
-    if t in _SEQUENCES:
-        return t([_with(v, number) for v in value])
-    return {k: _with(v, number) for k, v in value.items()} if t is dict else value
+    if cls in _SEQUENCES:
+        return cls([_with(item, number) for item in value])
+    return {key: _with(item, number) for key, item in value.items()} if cls is dict else value
 
 
-def made_late(m: Machine, function: Callable[..., str], args: tuple, kwargs: dict | None = None) -> LateText | None:
+def made_late(
+    machine: Machine, function: Callable[..., str], args: tuple, kwargs: dict | None = None
+) -> LateText | None:
     """The text `function(*args, **kwargs)` where a number in it varies. None: nothing varies, or whether it can be made
     depends on the numbers.
     """
     kwargs = kwargs or {}
     if not (_varies(args) or kwargs and _varies(kwargs)):
         return None
-    args, kwargs = m.deep_plain(args), m.deep_plain(kwargs)  # as they are now
+    args, kwargs = machine.deep_plain(args), machine.deep_plain(kwargs)  # as they are now
     if not _known(args) or not _known(kwargs):
         return None
     if (
@@ -172,16 +174,18 @@ def made_late(m: Machine, function: Callable[..., str], args: tuple, kwargs: dic
         and not _all_integers(args[1])
     ):
         return None
-    m.native(function, *_with(args, _number), **_with(kwargs, _number))  # its errors
-    m.late_texts = True
+    machine.native(function, *_with(args, _number), **_with(kwargs, _number))  # its errors
+    machine.late_texts = True
     return LateText((Made(function, args, kwargs),))
 
 
-def given_late(m: Machine, value: str, source: Source, why: str) -> LateText:
+def given_late(machine: Machine, value: str, source: Source, why: str) -> LateText:
     """What `source` gives, whatever it says."""
-    m.world.guard(source, "TYPE", str, why)
-    m.late_texts = m.given_texts = True
-    return LateText((Given(source, value, lambda: m.world.guard(source, "EQUALS", value, "the text itself is used")),))
+    machine.world.guard(source, "TYPE", str, why)
+    machine.late_texts = machine.given_texts = True
+    return LateText(
+        (Given(source, value, lambda: machine.world.guard(source, "EQUALS", value, "the text itself is used")),)
+    )
 
 
 def _all_integers(values: Any) -> bool:
@@ -190,10 +194,10 @@ def _all_integers(values: Any) -> bool:
 
 def join_texts(texts: list) -> Any:
     """Texts one after the other."""
-    if not any(type(t) is LateText for t in texts):
+    if not any(type(text) is LateText for text in texts):
         return "".join(texts)
     parts: list[str | Made | Given] = []
-    for p in (p for t in texts for p in (t.parts if type(t) is LateText else (t,))):
+    for p in (p for text in texts for p in (text.parts if type(text) is LateText else (text,))):
         if type(p) is str and parts and type(parts[-1]) is str:
             parts[-1] += p
         elif p != "":
@@ -228,7 +232,7 @@ def settle_keys(shadow: Shadow | None) -> None:
 
 def in_words(exc: BaseException) -> str:
     """The class of an exception, and what it says if that is known."""
-    plain = all(type(a) in (str, int, float, bool, bytes, type(None)) for a in exc.args)
+    plain = all(type(arg) in (str, int, float, bool, bytes, type(None)) for arg in exc.args)
     if not plain or isinstance(type(exc).__str__, types.FunctionType):  # the program's to call: it may do things
         return type(exc).__name__
     return f"{type(exc).__name__}: {exc}"

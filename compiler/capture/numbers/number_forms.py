@@ -43,11 +43,11 @@ class _Form:
         self.fn, self.written, self.names, self.narrow = fn, written, names, narrow
         self.signature = inspect.signature(written)
 
-    def function(self, m: Machine, *args: Any, **kwargs: Any) -> Any:
-        result = self.apply(m, args, kwargs)
-        return call_torch_function(m, self.fn, list(args), kwargs) if result is NotImplemented else result
+    def function(self, machine: Machine, *args: Any, **kwargs: Any) -> Any:
+        result = self.apply(machine, args, kwargs)
+        return call_torch_function(machine, self.fn, list(args), kwargs) if result is NotImplemented else result
 
-    def apply(self, m: Machine, args: tuple, kwargs: dict) -> Any:
+    def apply(self, machine: Machine, args: tuple, kwargs: dict) -> Any:
         """The result, or NotImplemented where the call stays as it is."""
         if not any(type(a) in (torch.SymFloat, torch.SymInt) for a in (*args, *kwargs.values())):
             return NotImplemented
@@ -63,10 +63,13 @@ class _Form:
         ):
             return NotImplemented
         given = {
-            k: v if k in self.names else scalars.pinned(v) if scalars.holds_float((v,)) else v for k, v in given.items()
+            key: value if key in self.names else scalars.pinned(value) if scalars.holds_float((value,)) else value
+            for key, value in given.items()
         }
-        tensors = {k: v for k, v in given.items() if type(v) is TraceTensor}
-        numbers = {v.dtype for v in tensors.values() if v.dtype.is_floating_point or v.dtype.is_complex}
+        tensors = {key: value for key, value in given.items() if type(value) is TraceTensor}
+        numbers = {
+            tensor.dtype for tensor in tensors.values() if tensor.dtype.is_floating_point or tensor.dtype.is_complex
+        }
         if (
             len(numbers) != 1
             and any(type(given[name]) is torch.SymFloat for name in self.names if name in given)
@@ -75,35 +78,35 @@ class _Form:
             return NotImplemented
         if (
             len(numbers) > 1
-            or any(d.is_complex for d in numbers)
+            or any(number.is_complex for number in numbers)
             or any(isinstance(v, torch.Tensor) and type(v) is not TraceTensor for v in given.values())
             or _autocasts(tensors)
         ):
             return NotImplemented
-        narrow = next((d for d in numbers if d in _NARROW), None)
+        narrow = next((number for number in numbers if number in _NARROW), None)
         if narrow is not None and not self.narrow:
             return NotImplemented
         if narrow is not None:
             given.update(
                 {
-                    k: tensor_calls.call_method(m, v, "to", [torch.float32], {})
-                    for k, v in tensors.items()
-                    if v.dtype == narrow
+                    key: tensor_calls.call_method(machine, tensor, "to", [torch.float32], {})
+                    for key, tensor in tensors.items()
+                    if tensor.dtype == narrow
                 }
             )
         try:
-            result = interpret(m, self.written, [], given)
+            result = interpret(machine, self.written, [], given)
         except Raised:
             return NotImplemented  # the error is for the call itself to raise
         return (
-            tensor_calls.call_method(m, result, "to", [narrow], {})
+            tensor_calls.call_method(machine, result, "to", [narrow], {})
             if narrow is not None and type(result) is TraceTensor
             else result
         )
 
 
 def _autocasts(tensors: dict[str, TraceTensor]) -> bool:
-    return any(torch._C.is_autocast_enabled(t.device.type) for t in tensors.values())
+    return any(torch._C.is_autocast_enabled(tensor.device.type) for tensor in tensors.values())
 
 
 def _form(*fns: Callable, method: str = "", numbers: tuple[str, ...], narrow: bool = True) -> Callable:
@@ -112,7 +115,7 @@ def _form(*fns: Callable, method: str = "", numbers: tuple[str, ...], narrow: bo
             FUNCTIONS[fn] = _Form(fn, written, numbers, narrow).function
         if method:
             form = _Form(fns[0], written, numbers, narrow)
-            tensor_calls.METHODS[method] = lambda m, *args, **kwargs: form.apply(m, args, kwargs)
+            tensor_calls.METHODS[method] = lambda machine, *args, **kwargs: form.apply(machine, args, kwargs)
         return written
 
     return register

@@ -54,7 +54,7 @@ def number_too_large(target: Callable | str, args: tuple, kwargs: dict, result: 
     for a in large:
         if type(a) is int and not -1 << 63 <= a < 1 << 63:
             return a
-        scales = any(kwargs.get(k) is a for k in _SCALES)
+        scales = any(kwargs.get(scale) is a for scale in _SCALES)
         if dtype.is_floating_point or dtype.is_complex:
             if abs(a) > torch.finfo(dtype).max and (scales or name not in AS_TENSORS):
                 return a

@@ -34,48 +34,51 @@ _NUMPY = tuple(
 )
 
 
-def _source(m: Machine, fn: Any, args: Sequence, kwargs: dict) -> S.Source:
-    args, named = tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()}
-    if not constant_only((*args, *named.values())) or len(m.graph.scopes) > 1:
+def _source(machine: Machine, fn: Any, args: Sequence, kwargs: dict) -> S.Source:
+    args, named = (
+        tuple(machine.deep_plain(arg) for arg in args),
+        {name: machine.deep_plain(value) for name, value in kwargs.items()},
+    )
+    if not constant_only((*args, *named.values())) or len(machine.graph.scopes) > 1:
         raise Break("random_python")
-    source = S.drawn(len(m.world.draws), fn, args, tuple(named.items()))
-    m.world.draws.append(source)
+    source = S.drawn(len(machine.world.draws), fn, args, tuple(named.items()))
+    machine.world.draws.append(source)
     return source
 
 
-def _float(m: Machine, source: S.Source) -> Any:
-    return float_symbol(m, 0.5, source)  # stands for any number: no use of its value is allowed
+def _float(machine: Machine, source: S.Source) -> Any:
+    return float_symbol(machine, 0.5, source)  # stands for any number: no use of its value is allowed
 
 
-def _drawn_float(m: Machine, fn: Any, args: Sequence, kwargs: dict) -> Any:
-    return _float(m, _source(m, fn, args, kwargs))
+def _drawn_float(machine: Machine, fn: Any, args: Sequence, kwargs: dict) -> Any:
+    return _float(machine, _source(machine, fn, args, kwargs))
 
 
-def _method(m: Machine, owner: Any, *args: Any, name: str, **kwargs: Any) -> Any:
+def _method(machine: Machine, owner: Any, *args: Any, name: str, **kwargs: Any) -> Any:
     if owner is not random._inst:  # type: ignore[attr-defined]
         raise Break("random_python")
-    return _drawn_float(m, getattr(random, name), args, kwargs)
+    return _drawn_float(machine, getattr(random, name), args, kwargs)
 
 
-def _numpy(m: Machine, *args: Any, name: str, **kwargs: Any) -> Any:
+def _numpy(machine: Machine, *args: Any, name: str, **kwargs: Any) -> Any:
     numpy = sys.modules["numpy"]
-    plain = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    plain = [machine.deep_plain(arg) for arg in args], {k: machine.deep_plain(value) for k, value in kwargs.items()}
     if not constant_only((*plain[0], *plain[1].values())):
         raise Break("numpy", f"numpy.random.{name} is called")
-    sample = m.native(
+    sample = machine.native(
         getattr(numpy.random.RandomState(0), name), *plain[0], **plain[1]
     )  # its kind: the numbers come from the entry's draw
     if type(sample) is float:
-        return _drawn_float(m, getattr(numpy.random, name), args, kwargs)
+        return _drawn_float(machine, getattr(numpy.random, name), args, kwargs)
     if type(sample) is not numpy.ndarray or sample.dtype.kind not in "fi":
         raise Break("numpy", f"numpy.random.{name} is called")
-    source = _source(m, getattr(numpy.random, name), args, kwargs)
+    source = _source(machine, getattr(numpy.random, name), args, kwargs)
     real = torch.from_numpy(sample)
     trace, inner = trace_tensor_like(real), S.array(source)
-    m.world.register(real, inner)
-    m.world.tensors[id(real)] = trace
-    m.world.reals[id(trace)] = real
-    m.graph.add_input(
+    machine.world.register(real, inner)
+    machine.world.tensors[id(real)] = trace
+    machine.world.reals[id(trace)] = real
+    machine.graph.add_input(
         real,
         trace,
         inner,
@@ -85,16 +88,16 @@ def _numpy(m: Machine, *args: Any, name: str, **kwargs: Any) -> Any:
     return make_array(trace, False, source)
 
 
-def _numpy_method(m: Machine, owner: Any, *args: Any, name: str, **kwargs: Any) -> Any:
+def _numpy_method(machine: Machine, owner: Any, *args: Any, name: str, **kwargs: Any) -> Any:
     if owner is not sys.modules["numpy"].random.mtrand._rand:
         raise Break("numpy", "a generator of numpy's is used")
-    return _numpy(m, *args, name=name, **kwargs)
+    return _numpy(machine, *args, name=name, **kwargs)
 
 
-FUNCTIONS[random.random] = lambda m, *args, **kwargs: _drawn_float(m, random.random, args, kwargs)
+FUNCTIONS[random.random] = lambda machine, *args, **kwargs: _drawn_float(machine, random.random, args, kwargs)
 for _name in _PYTHON:
-    PYTHON_FUNCTIONS[("random", f"Random.{_name}")] = lambda m, owner, *args, name=_name, **kwargs: _method(
-        m, owner, *args, name=name, **kwargs
+    PYTHON_FUNCTIONS[("random", f"Random.{_name}")] = lambda machine, owner, *args, name=_name, **kwargs: _method(
+        machine, owner, *args, name=name, **kwargs
     )
 try:
     import numpy.random as _numpy_random
@@ -104,11 +107,11 @@ else:
     for _name in _NUMPY:
         _fn = getattr(_numpy_random, _name)
         if isinstance(_fn, types.MethodType):  # a method of numpy's own generator
-            FUNCTIONS[_fn.__func__] = lambda m, owner, *args, name=_name, **kwargs: _numpy_method(
-                m, owner, *args, name=name, **kwargs
+            FUNCTIONS[_fn.__func__] = lambda machine, owner, *args, name=_name, **kwargs: _numpy_method(
+                machine, owner, *args, name=name, **kwargs
             )
         else:
-            FUNCTIONS[_fn] = lambda m, *args, name=_name, **kwargs: _numpy(m, *args, name=name, **kwargs)
+            FUNCTIONS[_fn] = lambda machine, *args, name=_name, **kwargs: _numpy(machine, *args, name=name, **kwargs)
 
 
 def generator_states() -> tuple:

@@ -92,14 +92,14 @@ _WIDE = (torch.float32, torch.float64)
 _NARROW = (torch.bfloat16, torch.float16)
 
 
-def float_symbol(m: Machine, value: float, source: S.Source) -> torch.SymFloat:
+def float_symbol(machine: Machine, value: float, source: S.Source) -> torch.SymFloat:
     """The stack value of a float that may differ from call to call."""
-    return torch.SymFloat(FloatNode(value, source, m.env))
+    return torch.SymFloat(FloatNode(value, source, machine.env))
 
 
 def holds_float(args: Any) -> bool:
     """Whether one of the arguments is a float that may vary, or any number that is read."""
-    return any(type(a) is torch.SymFloat or type(a) is torch.SymInt and is_read(a) for a in args)
+    return any(type(arg) is torch.SymFloat or type(arg) is torch.SymInt and is_read(arg) for arg in args)
 
 
 def _is_number(value: Any) -> bool:
@@ -115,10 +115,10 @@ def pinned(value: Any) -> Any:
         return int(value)
     if type(value) in (list, tuple):
         return type(value)(map(pinned, value))
-    return {k: pinned(v) for k, v in value.items()} if type(value) is dict else value
+    return {key: pinned(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, dict] | None:
+def by_tensor(machine: Machine, name: str, args: list, kwargs: dict) -> tuple[list, dict] | None:
     """The arguments of a function, or of a method behind its tensor, with scalar inputs of the graph in place of floats
     that may vary; None where only the numbers will do."""
     given = [*args, *kwargs.values()]
@@ -139,13 +139,17 @@ def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, di
 
     def as_tensor(a: Any) -> Any:
         if _is_number(a):
-            number = scalar_input(m, a.node, dtype, tensors[0].device, use)
-            return _without_nan(m, number, above) if only_bound and type(a) is torch.SymFloat and is_read(a) else number
+            number = scalar_input(machine, a.node, dtype, tensors[0].device, use)
+            return (
+                _without_nan(machine, number, above)
+                if only_bound and type(a) is torch.SymFloat and is_read(a)
+                else number
+            )
         if bounds and type(a) in (int, float):  # both bounds are tensors, or none is
-            return m.torch_factory(torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
+            return machine.torch_factory(torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
         return a
 
-    return list(map(as_tensor, args)), {k: as_tensor(v) for k, v in kwargs.items()}
+    return list(map(as_tensor, args)), {k: as_tensor(value) for k, value in kwargs.items()}
 
 
 def _scalar_dtype(name: str, tensors: list[TraceTensor], floats: bool) -> torch.dtype | None:
@@ -168,11 +172,11 @@ def _use_of(name: str, args: list) -> str:
     return "" if name in AS_TENSORS else "held"
 
 
-def _without_nan(m: Machine, number: TraceTensor, above: bool) -> Any:
+def _without_nan(machine: Machine, number: TraceTensor, above: bool) -> Any:
     """The only bound of a clamp, infinite where it is a NaN that bounds nothing."""
     if not _no_bound_is_nan():
         return number
-    return m.torch_function(torch.nan_to_num, [number, math.inf if above else -math.inf, math.inf, -math.inf], {})
+    return machine.torch_function(torch.nan_to_num, [number, math.inf if above else -math.inf, math.inf, -math.inf], {})
 
 
 @functools.cache
@@ -182,61 +186,68 @@ def _no_bound_is_nan() -> bool:
         return not torch.zeros(()).clamp(min=math.nan).isnan()
 
 
-def full_of(m: Machine, number: torch.SymInt, like: TraceTensor) -> TraceTensor:
+def full_of(machine: Machine, number: torch.SymInt, like: TraceTensor) -> TraceTensor:
     """A 0-dim tensor of an int that varies, of the dtype of another."""
-    return m.torch_factory(torch.full, [(), number], {"dtype": like.dtype, "device": like.device})
+    return machine.torch_factory(torch.full, [(), number], {"dtype": like.dtype, "device": like.device})
 
 
-def filled(m: Machine, name: str, make: Callable[[Any], Any], number: Any) -> Any:
+def filled(machine: Machine, name: str, make: Callable[[Any], Any], number: Any) -> Any:
     """`make(number)`, a tensor full of a float that may vary; None where only the number will do."""
     if name not in _FILLED or not _is_number(number):
         return None
-    return m.torch_method(make(0.0 if type(number) is torch.SymFloat else 0), "fill_", [number], {})
+    return machine.torch_method(make(0.0 if type(number) is torch.SymFloat else 0), "fill_", [number], {})
 
 
-def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list], Any]) -> Any:
+def scalar_operation(machine: Machine, fn: Any, args: list, run: Callable[[Any, list], Any]) -> Any:
     """`fn(*args)` where an argument is a float that may vary; `run(fn, args)` records a call."""
     writes = _OPERATORS.get(fn) if getattr(fn, "__hash__", None) else None
-    if writes is None and (given := by_tensor(m, fn.__name__, args, {})) is not None:
+    if writes is None and (given := by_tensor(machine, fn.__name__, args, {})) is not None:
         return run(fn, given[0])
-    tensors = [a for a in args if type(a) is TraceTensor]
-    floats = [a for a in args if _is_number(a)]
+    tensors = [arg for arg in args if type(arg) is TraceTensor]
+    floats = [arg for arg in args if _is_number(arg)]
     if writes is None or len(args) != 2 or len(tensors) != 1 or len(floats) != 1:
         return run(fn, pinned(args))
     tensor, dtype = tensors[0], tensors[0].dtype
     if writes and type(args[0]) is not TraceTensor:
         return run(fn, pinned(args))
     if fn is operator.truediv and args[0] is floats[0]:  # as Tensor.__rtruediv__ computes it
-        return scalar_operation(m, operator.mul, [m.torch_method(tensor, "reciprocal", [], {}), floats[0]], run)
+        return scalar_operation(
+            machine, operator.mul, [machine.torch_method(tensor, "reciprocal", [], {}), floats[0]], run
+        )
     if dtype == torch.int64 and type(floats[0]) is torch.SymInt:
-        return run(fn, [scalar_input(m, floats[0].node, dtype, tensor.device) if a is floats[0] else a for a in args])
+        return run(
+            fn,
+            [scalar_input(machine, floats[0].node, dtype, tensor.device) if arg is floats[0] else arg for arg in args],
+        )
     if dtype in _WIDE or not (dtype.is_floating_point or dtype.is_complex) and type(floats[0]) is torch.SymFloat:
-        scalar = scalar_input(m, floats[0].node, dtype if dtype in _WIDE else torch.get_default_dtype(), tensor.device)
-        return run(fn, [scalar if a is floats[0] else a for a in args])
+        scalar = scalar_input(
+            machine, floats[0].node, dtype if dtype in _WIDE else torch.get_default_dtype(), tensor.device
+        )
+        return run(fn, [scalar if arg is floats[0] else arg for arg in args])
     if dtype in _NARROW and not writes:
-        wide = m.torch_method(tensor, "to", [torch.float32], {})
-        scalar = scalar_input(m, floats[0].node, torch.float32, tensor.device)
-        return m.torch_method(run(fn, [scalar if a is floats[0] else wide for a in args]), "to", [dtype], {})
+        wide = machine.torch_method(tensor, "to", [torch.float32], {})
+        scalar = scalar_input(machine, floats[0].node, torch.float32, tensor.device)
+        return machine.torch_method(run(fn, [scalar if arg is floats[0] else wide for arg in args]), "to", [dtype], {})
     return run(fn, pinned(args))
 
 
 def scalar_input(
-    m: Machine, node: FloatNode | Read, dtype: torch.dtype, device: torch.device, use: str = ""
+    machine: Machine, node: FloatNode | Read, dtype: torch.dtype, device: torch.device, use: str = ""
 ) -> TraceTensor:
     """The graph's input for the float, one for each dtype, device and use. The entry fills it at each call. A number
     that is too large for the dtype is infinite; where it has a `use` to which it is not the same as a tensor
     (`as_number`), the call runs as plain Python.
     """
     if isinstance(node, Read):
-        return as_tensor(m, node, dtype, device, bool(use))
+        return as_tensor(machine, node, dtype, device, bool(use))
     source = S.scalar(node.source, dtype, device, use)
-    known = m.world.scalars.get(source)
+    known = machine.world.scalars.get(source)
     if known is None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             real = S.scalar_tensor(node.expr, dtype, device, use)
-        known = m.world.scalars[source] = trace_tensor_like(real)
+        known = machine.world.scalars[source] = trace_tensor_like(real)
         spec = TensorSpec(torch.Tensor, dtype, device, False, (), ())
-        m.graph.add_input(real, known, source, spec, False)
+        machine.graph.add_input(real, known, source, spec, False)
     return known
 
 
@@ -262,30 +273,30 @@ def holds_scale(obj: TraceTensor, name: str, args: list, kwargs: dict) -> bool:
     ):
         return False
     return len(args) == (1 if keyword == "alpha" else 2) and all(
-        isinstance(a, TraceTensor)
-        and a.dim()
-        and a.dtype.is_floating_point
-        and torch.promote_types(a.dtype, obj.dtype) == obj.dtype
-        for a in args
+        isinstance(arg, TraceTensor)
+        and arg.dim()
+        and arg.dtype.is_floating_point
+        and torch.promote_types(arg.dtype, obj.dtype) == obj.dtype
+        for arg in args
     )
 
 
-def _wide(t: TraceTensor) -> torch.dtype:
+def _wide(tensor: TraceTensor) -> torch.dtype:
     """The type that a tensor's operators compute in."""
-    return torch.float32 if t.dtype in _NARROW else t.dtype
+    return torch.float32 if tensor.dtype in _NARROW else tensor.dtype
 
 
-def scaled(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict, call_method: Callable) -> Any:
+def scaled(machine: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict, call_method: Callable) -> Any:
     """The operation with products and sums."""
 
     def call(t: Any, method: str, *operands: Any) -> Any:
-        return call_method(m, t, method, list(operands), {})
+        return call_method(machine, t, method, list(operands), {})
 
     plain = name.rstrip("_")
     scale = kwargs[_KEYWORDS[plain]]
     wide = _wide(obj)
     if type(scale) is torch.SymFloat:
-        scale = scalar_input(m, scale.node, wide, obj.device, "" if is_read(scale) else "held")
+        scale = scalar_input(machine, scale.node, wide, obj.device, "" if is_read(scale) else "held")
     elif scale.dtype != wide:
         scale = call(scale, "to", wide)
     widen: Callable = lambda t: t if t.dtype == wide else call(t, "to", wide)  # noqa: E731

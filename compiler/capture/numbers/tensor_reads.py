@@ -156,70 +156,74 @@ def is_read(value: Any) -> bool:
     return type(value) in (torch.SymFloat, torch.SymInt, torch.SymBool) and isinstance(value.node, Read)
 
 
-def item(m: Machine, t: TraceTensor) -> Any:
+def item(machine: Machine, tensor: TraceTensor) -> Any:
     """`t.item()`; NotImplemented where it is to be read at once."""
-    if (value := known(t)) is not None and value.numel() == 1:
+    if (value := known(tensor)) is not None and value.numel() == 1:
         return value.item()
-    if not _fit(m, t) or any(type(s) is not int or s != 1 for s in t.shape):
+    if not _fit(machine, tensor) or any(type(size) is not int or size != 1 for size in tensor.shape):
         return NotImplemented
-    held = _held(m, t)
-    return _number(m, _method(m, held, "reshape", ()) if t.dim() else held, ())
+    held = _held(machine, tensor)
+    return _number(machine, _method(machine, held, "reshape", ()) if tensor.dim() else held, ())
 
 
-def truth_of(m: Machine, held: TraceTensor) -> torch.SymBool:
+def truth_of(machine: Machine, held: TraceTensor) -> torch.SymBool:
     """`bool(held)` of a 0-dim tensor that nobody writes to."""
-    return torch.SymBool(ReadBool(m.env, held))
+    return torch.SymBool(ReadBool(machine.env, held))
 
 
-def negated(m: Machine, value: torch.SymBool) -> torch.SymBool:
+def negated(machine: Machine, value: torch.SymBool) -> torch.SymBool:
     """`not value` of a bool that is read."""
-    return truth_of(m, _method(m, condition(m, value.node), "logical_not"))
+    return truth_of(machine, _method(machine, condition(machine, value.node), "logical_not"))
 
 
-def tolist(m: Machine, t: TraceTensor) -> Any:
+def tolist(machine: Machine, tensor: TraceTensor) -> Any:
     """`t.tolist()`; NotImplemented where it is to be read at once."""
-    if (value := known(t)) is not None:
+    if (value := known(tensor)) is not None:
         return value.tolist()
-    if not _fit(m, t) or any(type(s) is not int for s in t.shape) or not 0 < t.numel() <= _MOST:
+    if (
+        not _fit(machine, tensor)
+        or any(type(size) is not int for size in tensor.shape)
+        or not 0 < tensor.numel() <= _MOST
+    ):
         return NotImplemented
-    return _numbers(m, _held(m, t), ())
+    return _numbers(machine, _held(machine, tensor), ())
 
 
-def _method(m: Machine, t: TraceTensor, name: str, *args: Any) -> TraceTensor:
-    return m.torch_method(t, name, list(args), {})
+def _method(machine: Machine, tensor: TraceTensor, name: str, *args: Any) -> TraceTensor:
+    return machine.torch_method(tensor, name, list(args), {})
 
 
-def _fit(m: Machine, t: TraceTensor) -> bool:
+def _fit(machine: Machine, tensor: TraceTensor) -> bool:
     """A loop that reads a number is not unrolled: its iterations are graphs."""
     return (
-        (t.dtype in _FLOATS or t.dtype in _INTS)
-        and len(m.graph.scopes) == 1
-        and (m.one_graph or not in_a_loop(m.frames))
+        (tensor.dtype in _FLOATS or tensor.dtype in _INTS)
+        and len(machine.graph.scopes) == 1
+        and (machine.one_graph or not in_a_loop(machine.frames))
     )
 
 
-def _held(m: Machine, t: TraceTensor) -> TraceTensor:
+def _held(machine: Machine, tensor: TraceTensor) -> TraceTensor:
     """What the tensor holds now: the program may write to it."""
-    return _method(m, _method(m, t, "detach"), "clone")
+    return _method(machine, _method(machine, tensor, "detach"), "clone")
 
 
-def _numbers(m: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
+def _numbers(machine: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
     if len(path) == held.dim():
-        return _number(m, held, path)
-    return [_numbers(m, held, (*path, i)) for i in range(held.shape[len(path)])]
+        return _number(machine, held, path)
+    return [_numbers(machine, held, (*path, i)) for i in range(held.shape[len(path)])]
 
 
-def _number(m: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
+def _number(machine: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
     return (
-        torch.SymFloat(ReadFloat(m.env, held, path))
+        torch.SymFloat(ReadFloat(machine.env, held, path))
         if held.dtype in _FLOATS
-        else torch.SymInt(ReadInt(m.env, held, path))
+        else torch.SymInt(ReadInt(machine.env, held, path))
     )
 
 
-def to_float(m: Machine, value: torch.SymInt) -> torch.SymFloat:
+def to_float(machine: Machine, value: torch.SymInt) -> torch.SymFloat:
     """`float(value)`"""
-    return torch.SymFloat(ReadFloat(m.env, None, (), float, (_held_by_float(value),)))
+    return torch.SymFloat(ReadFloat(machine.env, None, (), float, (_held_by_float(value),)))
 
 
 def _held_by_float(value: Any) -> Any:
@@ -235,13 +239,13 @@ def _held_by_float(value: Any) -> Any:
     return value
 
 
-def operation(m: Machine, fn: Any, args: tuple) -> Any:
+def operation(machine: Machine, fn: Any, args: tuple) -> Any:
     """`fn(*args)` of numbers, one of which is read."""
     numbers = {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, args))
     if fn in COMPARISONS and numbers:
-        return torch.SymBool(ReadBool(m.env, None, (), fn, args))
+        return torch.SymBool(ReadBool(machine.env, None, (), fn, args))
     if fn is round and len(args) == 2 and type(args[0]) is torch.SymFloat and type(args[1]) is int and args[1] >= 0:
-        return torch.SymFloat(ReadFloat(m.env, None, (), fn, args))
+        return torch.SymFloat(ReadFloat(machine.env, None, (), fn, args))
     divides = fn in _DIVISIONS
     if fn not in _SAFE and not divides or not numbers or divides and not (type(args[1]) in (int, float) and args[1]):
         raise Break("item")
@@ -250,14 +254,14 @@ def operation(m: Machine, fn: Any, args: tuple) -> Any:
         {int, torch.SymInt}.issuperset(map(type, args)) or {float, torch.SymFloat}.issuperset(map(type, args))
     ):
         raise Break("item")  # of one type or the other
-    if fn is operator.truediv or any(type(a) in (float, torch.SymFloat) for a in args):
-        return torch.SymFloat(ReadFloat(m.env, None, (), fn, tuple(map(_held_by_float, args))))
-    return torch.SymInt(ReadInt(m.env, None, (), fn, args))
+    if fn is operator.truediv or any(type(arg) in (float, torch.SymFloat) for arg in args):
+        return torch.SymFloat(ReadFloat(machine.env, None, (), fn, tuple(map(_held_by_float, args))))
+    return torch.SymInt(ReadInt(machine.env, None, (), fn, args))
 
 
-def as_tensor(m: Machine, node: Read, dtype: torch.dtype, device: torch.device, strict: bool) -> TraceTensor:
+def as_tensor(machine: Machine, node: Read, dtype: torch.dtype, device: torch.device, strict: bool) -> TraceTensor:
     """The number as a 0-dim tensor of the graph. `strict`: one that the dtype does not hold would be refused."""
-    held = _calculated(m, node)
+    held = _calculated(machine, node)
     if (
         held.device != device
         or strict
@@ -269,32 +273,36 @@ def as_tensor(m: Machine, node: Read, dtype: torch.dtype, device: torch.device, 
         )
     ):
         raise Break("item")
-    return _method(m, held, "to", dtype) if held.dtype != dtype else held
+    return _method(machine, held, "to", dtype) if held.dtype != dtype else held
 
 
-def _calculated(m: Machine, node: Read) -> TraceTensor:
+def _calculated(machine: Machine, node: Read) -> TraceTensor:
     """A tensor that holds the number: in float64 where it is computed, as Python computes. Ints are computed where they
     take 64 bits at most.
     """
     if node.tensor is not None:
         held = node.tensor
         for i in node.path:
-            held = _method(m, held, "select", 0, i)
-    elif node.function not in _IN_GRAPHS or isinstance(node, ReadInt) and _magnitude(m, node) >= 1 << 63:
+            held = _method(machine, held, "select", 0, i)
+    elif node.function not in _IN_GRAPHS or isinstance(node, ReadInt) and _magnitude(machine, node) >= 1 << 63:
         raise Break("item")
     else:
-        floats = isinstance(node, ReadFloat) or any(type(a) in (float, torch.SymFloat) for a in node.operands)
+        floats = isinstance(node, ReadFloat) or any(
+            type(operand) in (float, torch.SymFloat) for operand in node.operands
+        )
         operands = [
-            _method(m, _calculated(m, a.node), "to", torch.float64 if floats else torch.int64) if is_read(a) else a
-            for a in node.operands
+            _method(machine, _calculated(machine, operand.node), "to", torch.float64 if floats else torch.int64)
+            if is_read(operand)
+            else operand
+            for operand in node.operands
         ]
-        held = operands[0] if node.function is float else m.torch_operator(node.function, operands)
-    if len(m.graph.scopes) == 1:
+        held = operands[0] if node.function is float else machine.torch_operator(node.function, operands)
+    if len(machine.graph.scopes) == 1:
         node.tensor, node.path = held, ()
     return held
 
 
-def _magnitude(m: Machine, value: Any) -> int:
+def _magnitude(machine: Machine, value: Any) -> int:
     """A bound of an int's absolute value. What is read as 64 bits is asserted to have 31: a call where it has more runs
     as plain Python.
     """
@@ -304,27 +312,31 @@ def _magnitude(m: Machine, value: Any) -> int:
         raise Break("item")
     node = value if isinstance(value, ReadInt) else value.node
     if node.function is not None:
-        sizes = [_magnitude(m, a) for a in node.operands]
+        sizes = [_magnitude(machine, operand) for operand in node.operands]
         return sizes[0] * sizes[1] if node.function is operator.mul else sum(sizes)
     if node.tensor.dtype == torch.int64:
-        check(m, _method(m, _method(m, _calculated(m, node), "abs"), "lt", 1 << 31), f"{ASSUMED} of 31 bits")
+        check(
+            machine,
+            _method(machine, _method(machine, _calculated(machine, node), "abs"), "lt", 1 << 31),
+            f"{ASSUMED} of 31 bits",
+        )
         return 1 << 31
     return torch.iinfo(node.tensor.dtype).max + 1
 
 
-def check(m: Machine, condition: TraceTensor, *message: str) -> None:
+def check(machine: Machine, condition: TraceTensor, *message: str) -> None:
     """Assert in the graph that a 0-dim tensor holds. On an accelerator a failed assertion would end the process's use
     of it.
     """
     if condition.device.type != "cpu":
         raise Break("data_dependent_branch")
-    m.graph.record("call_function", torch._assert_async, (condition, *message), {}, None)
+    machine.graph.record("call_function", torch._assert_async, (condition, *message), {}, None)
 
 
-def condition(m: Machine, node: Read) -> TraceTensor:
+def condition(machine: Machine, node: Read) -> TraceTensor:
     """The truth of a number, as a tensor of the graph."""
-    held = _calculated(m, node)
-    return held if held.dtype == torch.bool else _method(m, held, "ne", 0)
+    held = _calculated(machine, node)
+    return held if held.dtype == torch.bool else _method(machine, held, "ne", 0)
 
 
 _IN_GRAPHS = COMPARISONS | {
@@ -364,18 +376,18 @@ _NEGATED = {
 }
 
 
-def learn(m: Machine, condition: Read, holds: bool = True) -> None:
+def learn(machine: Machine, condition: Read, holds: bool = True) -> None:
     """Take in what a comparison gives wherever the graph goes on."""
     comparison = condition.function if holds else _NEGATED.get(condition.function)  # type: ignore[arg-type]
-    if len(m.graph.scopes) > 1 or comparison not in _MIRRORED:
+    if len(machine.graph.scopes) > 1 or comparison not in _MIRRORED:
         return
     a, b = condition.operands
-    _bound(m, a, comparison, _range(m, b))
-    _bound(m, b, _MIRRORED[comparison], _range(m, a))
+    _bound(machine, a, comparison, _range(machine, b))
+    _bound(machine, b, _MIRRORED[comparison], _range(machine, a))
 
 
-def _bound(m: Machine, value: Any, comparison: Any, other: Range | None) -> None:
-    known = _range(m, value)
+def _bound(machine: Machine, value: Any, comparison: Any, other: Range | None) -> None:
+    known = _range(machine, value)
     if other is None or known is None or type(value) is int:
         return
     low, high = known
@@ -383,41 +395,41 @@ def _bound(m: Machine, value: Any, comparison: Any, other: Range | None) -> None
         high = min(high, other[1] - (comparison is operator.lt))
     if comparison in (operator.ge, operator.gt, operator.eq):
         low = max(low, other[0] + (comparison is operator.gt))
-    m.checked[value.node] = low, high
+    machine.checked[value.node] = low, high
 
 
-def decided(m: Machine, comparison: Any, operands: tuple) -> bool | None:
+def decided(machine: Machine, comparison: Any, operands: tuple) -> bool | None:
     """What a comparison of such numbers gives in every call that the entry serves; None where it may give both."""
-    ranges = [r for v in operands if (r := _range(m, v)) is not None]
+    ranges = [r for operand in operands if (r := _range(machine, operand)) is not None]
     if len(ranges) < 2:
         return None
     (a, b), (c, d) = ranges
     if comparison in (operator.gt, operator.ge):
-        return decided(m, _MIRRORED[comparison], operands[::-1])
+        return decided(machine, _MIRRORED[comparison], operands[::-1])
     if comparison in (operator.lt, operator.le):
         return True if comparison(b, c) else False if not comparison(a, d) else None
     apart, same = b < c or d < a, a == b == c == d
     return (same if comparison is operator.eq else apart) if apart or same else None
 
 
-def _range(m: Machine, value: Any) -> Range | None:
+def _range(machine: Machine, value: Any) -> Range | None:
     """The least and the greatest that an int may be."""
     if type(value) is int:
         return value, value
     node = value.node if type(value) is torch.SymInt else None
     if not isinstance(node, ReadInt):
         return None
-    low, high = m.checked.get(node, (-math.inf, math.inf))
-    made = _made_range(m, node)
+    low, high = machine.checked.get(node, (-math.inf, math.inf))
+    made = _made_range(machine, node)
     return None if made is None else (max(low, made[0]), min(high, made[1]))
 
 
-def _made_range(m: Machine, node: ReadInt) -> Range | None:
+def _made_range(machine: Machine, node: ReadInt) -> Range | None:
     function = node.function
     if function is None:
         limits = torch.iinfo(node.tensor.dtype) if node.tensor is not None else None
         return (-math.inf, math.inf) if limits is None else (limits.min, limits.max)
-    parts = [r for v in node.operands if (r := _range(m, v)) is not None]
+    parts = [r for operand in node.operands if (r := _range(machine, operand)) is not None]
     if len(parts) < len(node.operands):
         return None
     (a, b), *rest = parts

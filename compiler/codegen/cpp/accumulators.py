@@ -63,8 +63,8 @@ class Accumulator:
         """Row-major position in the stage's axes, at lane 0."""
         stage = next(st for st in self.kernel.stages if self.acc in st.accs)
         e: Expr = ZERO
-        for a in stage.axes:
-            e = e * as_expr(a.size) + a.symbol
+        for axis in stage.axes:
+            e = e * as_expr(axis.size) + axis.symbol
         return e
 
     def declare(self) -> list[str]:

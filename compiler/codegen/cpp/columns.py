@@ -43,8 +43,8 @@ def column_phases(p: "_Printer") -> list[tuple[str, str, Expr, Expr]]:
         at[acc.name] = p.scratch_bytes
         p.scratch_bytes = p.scratch_bytes + chunks * groups * columns * integer(8)
     group: Expr = ZERO
-    for a in lay.items:
-        group = group * as_expr(a.size) + a.symbol
+    for item in lay.items:
+        group = group * as_expr(item.size) + item.symbol
     p.local_lines = []
 
     def part(name: str, element: str) -> str:

@@ -50,7 +50,7 @@ def open_extent(launch: Launch) -> None:
 def pass_numbers(launch: Launch, numbers: tuple[int, ...]) -> None:
     """Have the launch pass what the kernel's text left open (`KernelSource.numbers`), before its sizes."""
     k = launch.kernel
-    own = [s for s in k.sizes if not s.name.startswith(NUMBER)]
+    own = [size for size in k.sizes if not size.name.startswith(NUMBER)]
     names = [f"{NUMBER}{i}" for i in range(len(numbers))]
     passed = len(k.sizes) - len(own)  # (by an earlier generation of this schedule)
     launch.kernel = replace(k, sizes=[*map(symbol, names), *own], hints={**k.hints, **dict(zip(names, numbers))})
@@ -61,11 +61,11 @@ def _open_offsets(stages: list[Stage]) -> tuple[list[Stage], list[tuple[Expr, in
     """The stages with a symbol for each constant offset of a plain store, and what these symbols stand for."""
     offsets: list[tuple[Expr, int]] = []
 
-    def opened(s: Store) -> Store:
-        start = s.index.const_term
-        if s.mode != "set" or s.positions or s.buffer.scope != "global" or not start:
-            return s
+    def opened(store: Store) -> Store:
+        start = store.index.const_term
+        if store.mode != "set" or store.positions or store.buffer.scope != "global" or not start:
+            return store
         offsets.append((symbol(f"offset{len(offsets)}"), start))
-        return replace(s, index=s.index - start + offsets[-1][0])
+        return replace(store, index=store.index - start + offsets[-1][0])
 
-    return [replace(st, stores=[opened(s) for s in st.stores]) for st in stages], offsets
+    return [replace(st, stores=[opened(store) for store in st.stores]) for st in stages], offsets

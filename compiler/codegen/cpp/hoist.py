@@ -25,7 +25,7 @@ def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
     stages: list[Stage] = []
     made: list[Buffer] = []
     for st in kernel.stages:
-        kept = _kept(st, cost) if st.axes and not any(a.running for a in st.accs) else []
+        kept = _kept(st, cost) if st.axes and not any(acc.running for acc in st.accs) else []
         if kept:
             places = {}
             for v in kept:
@@ -35,8 +35,8 @@ def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
             put = Rewriter(known=places)
             st = Stage(
                 st.axes,
-                [replace(a, value=put(a.value)) for a in st.accs],
-                [replace(s, value=put(s.value)) for s in st.stores],
+                [replace(acc, value=put(acc.value)) for acc in st.accs],
+                [replace(store, value=put(store.value)) for store in st.stores],
             )
         stages.append(st)
     return (
@@ -49,14 +49,16 @@ def _kept(stage: Stage, cost: Callable[[Value], float]) -> list[Value]:
     values = walk(stage.roots())
     fixed: dict[int, float] = {}  # values made of reductions and numbers alone -> what they cost
     reduced: set[int] = set()
-    for v in values:
-        if v.op in ("acc", "const", "param") or (
-            v.args and v.op not in ("load", "index", "check_index") and all(a.id in fixed for a in v.args)
+    for value in values:
+        if value.op in ("acc", "const", "param") or (
+            value.args
+            and value.op not in ("load", "index", "check_index")
+            and all(arg.id in fixed for arg in value.args)
         ):
-            fixed[v.id] = cost(v) + sum(fixed[a.id] for a in v.args)
-            if v.op == "acc" or any(a.id in reduced for a in v.args):
-                reduced.add(v.id)
-    users = {a.id for v in values if v.id not in fixed for a in v.args} | {v.id for v in stage.roots()}
+            fixed[value.id] = cost(value) + sum(fixed[arg.id] for arg in value.args)
+            if value.op == "acc" or any(arg.id in reduced for arg in value.args):
+                reduced.add(value.id)
+    users = {arg.id for v in values if v.id not in fixed for arg in v.args} | {v.id for v in stage.roots()}
     return [
         v
         for v in values

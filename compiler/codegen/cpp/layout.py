@@ -127,7 +127,7 @@ class Layout:
 
 
 def _indices(stage: Stage) -> list[Expr]:
-    return [s.index for s in stage.stores] + [e for v in stage.values() if (e := v.position) is not None]
+    return [store.index for store in stage.stores] + [e for v in stage.values() if (e := v.position) is not None]
 
 
 # ---- merging axes
@@ -147,19 +147,21 @@ def merge_axes(kernel: Kernel) -> Kernel:
         if rewrite is None:
             stages.append(stage)
             continue
-        accs = [replace(a, value=rewrite(a.value)) for a in stage.accs]
+        accs = [replace(acc, value=rewrite(acc.value)) for acc in stage.accs]
         stores = [
-            Store(s.buffer, _store_index(s.index, rewrite, {**mapping, **local}), rewrite(s.value), s.mode)
-            for s in stage.stores
+            Store(
+                store.buffer, _store_index(store.index, rewrite, {**mapping, **local}), rewrite(store.value), store.mode
+            )
+            for store in stage.stores
         ]
         stages.append(Stage(axes, accs, stores))
     return replace(kernel, outer=outer, stages=stages)
 
 
-def _store_index(e: Expr, rewrite: Rewriter, mapping: dict[str, Expr]) -> Expr:
+def _store_index(expr: Expr, rewrite: Rewriter, mapping: dict[str, Expr]) -> Expr:
     known = indirect_values()
-    changed = {n: indirect_symbol(rewrite(known[n])) for n in e.symbol_names() if n in known}
-    return e.subs({**mapping, **changed})
+    changed = {name: indirect_symbol(rewrite(known[name])) for name in expr.symbol_names() if name in known}
+    return expr.subs({**mapping, **changed})
 
 
 def _merge(axes: tuple[Axis, ...], indices: list[Expr], mapping: dict[str, Expr]) -> tuple[Axis, ...]:
@@ -175,8 +177,8 @@ def _merge(axes: tuple[Axis, ...], indices: list[Expr], mapping: dict[str, Expr]
 
 def _mergeable(a: Axis, b: Axis, indices: list[Expr]) -> bool:
     na, nb, size = a.symbol.name, b.symbol.name, as_expr(b.size)
-    for e in indices:
-        ca, cb = e.coeff(na), e.coeff(nb)
+    for index in indices:
+        ca, cb = index.coeff(na), index.coeff(nb)
         if ca is None or cb is None or ca is not cb * size:
             return False
     return True
@@ -224,7 +226,7 @@ def _axis_cost(name: str, size: int, places: list[Place], lanes: int) -> float:
 
 def _places(stage: Stage) -> list[Place]:
     reads = [Place(v.attr[1], frozenset(symbols_of(v.args)), False) for v in loads(stage.roots())]
-    return [Place(s.index, frozenset(symbols_of(s.positions)), True) for s in stage.stores] + reads
+    return [Place(store.index, frozenset(symbols_of(store.positions)), True) for store in stage.stores] + reads
 
 
 def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
@@ -249,13 +251,13 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
             names = {axis.symbol.name} if axis is not None else set()
         varying = _varying(values, names, vectors is not None, mode == "outer")
         short = {v.args[0].id for v in values if _short_index(v)} - {
-            a.id for v in values if not _short_index(v) for a in v.args
+            arg.id for v in values if not _short_index(v) for arg in v.args
         }
-        for v in values:
-            if v.id in varying and v.id not in short and v.op not in ("const", "param", "acc"):
-                widest = max(widest, _width(v))
-        for a in stage.accs:
-            widest = max(widest, 8 if a.op.startswith("arg") else ctype(a.dtype).size)
+        for value in values:
+            if value.id in varying and value.id not in short and value.op not in ("const", "param", "acc"):
+                widest = max(widest, _width(value))
+        for acc in stage.accs:
+            widest = max(widest, 8 if acc.op.startswith("arg") else ctype(acc.dtype).size)
         if axis is not None:
             widest = max([widest, *(storage_size(ctype(st.buffer.dtype)) for st in stage.stores)])
     return widest
@@ -271,23 +273,23 @@ def _varying(values: list[Value], names: set[str], known: bool, outer: bool) -> 
         return bool(v.symbols & names) or v.op == "acc" and outer
 
     varying: set[int] = set()
-    for v in values:
-        if differs(v) or any(a.id in varying for a in v.args) or not known and v.args:
-            varying.add(v.id)
+    for value in values:
+        if differs(value) or any(arg.id in varying for arg in value.args) or not known and value.args:
+            varying.add(value.id)
     return varying
 
 
-def _width(v: Value) -> int:
+def _width(value: Value) -> int:
     """Bytes of a lane that computes the value. Masks take the width of the rest; complex numbers are in no vector."""
-    if v.dtype.is_complex:
+    if value.dtype.is_complex:
         return 1
-    ct = ctype(v.dtype)
-    return 8 if v.op in WIDE else 1 if ct.kind == "bool" else ct.size
+    ct = ctype(value.dtype)
+    return 8 if value.op in WIDE else 1 if ct.kind == "bool" else ct.size
 
 
-def _short_index(v: Value) -> bool:
+def _short_index(value: Value) -> bool:
     """A position as int32: its lanes are counted in int32 from the start."""
-    return v.op == "cast" and v.dtype is torch.int32 and v.args[0].op == "index"
+    return value.op == "cast" and value.dtype is torch.int32 and value.args[0].op == "index"
 
 
 def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) -> Layout:
@@ -317,7 +319,7 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
         layout.split = (
             not kernel.outer
             and has_inner
-            and not any(s.shared for st in kernel.stages for s in st.stores)
+            and not any(store.shared for st in kernel.stages for store in st.stores)
             and not any(map(_runs, kernel.stages))
         )
         layout.item_ns = sum(
@@ -335,7 +337,7 @@ def _vector_axis(stage: Stage, mode: str, vector: Axis | None, lanes: int, hints
 
 def _adds_to_shared(kernel: Kernel) -> bool:
     """Whether several items add to one element."""
-    shared = [s for st in kernel.stages for s in st.stores if s.shared]
+    shared = [store for st in kernel.stages for store in st.stores if store.shared]
     return any(s.index.coeff(a.symbol.name) in (ZERO, None) for s in shared for a in kernel.outer)
 
 
@@ -366,7 +368,7 @@ def _stage_loops(stage: Stage, along: Axis | None, unroll: int, mode: str) -> St
     if _runs(stage):
         return StageLoops(stage.axes, None)
     if stage.axes:
-        return StageLoops(tuple(a for a in stage.axes if a is not along), along, unroll)
+        return StageLoops(tuple(axis for axis in stage.axes if axis is not along), along, unroll)
     return StageLoops((), None)
 
 
@@ -406,14 +408,14 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
 
 def _fitting(lanes: int, vectors: list[Axis | None]) -> int:
     """No more lanes than the longest of these axes fills: rows of 8 elements are whole vectors of 8."""
-    sizes = [v.size for v in vectors if v is not None]
-    while lanes > 4 and sizes and all(isinstance(n, int) and n <= lanes // 2 for n in sizes):
+    sizes = [vector.size for vector in vectors if vector is not None]
+    while lanes > 4 and sizes and all(isinstance(size, int) and size <= lanes // 2 for size in sizes):
         lanes //= 2
     return lanes
 
 
 def _runs(stage: Stage) -> bool:
-    return any(a.running for a in stage.accs)
+    return any(acc.running for acc in stage.accs)
 
 
 def _inner_axis(stage: Stage, lanes: int, hints: dict) -> Axis:
@@ -427,14 +429,14 @@ def _stage_cost(stage: Stage, lanes: int) -> float:
     return cost + sum(value_cost(v, lanes) for v in stage.values())
 
 
-def value_cost(v: Value, lanes: int) -> float:
+def value_cost(value: Value, lanes: int) -> float:
     """Of a full vector, in units of an addition."""
-    return lanes * _LANE_COST / 4 if v.op in _LANE_BY_LANE else _COST.get(v.op, 1)
+    return lanes * _LANE_COST / 4 if value.op in _LANE_BY_LANE else _COST.get(value.op, 1)
 
 
 def _stage_bytes(stage: Stage) -> int:
     n = sum(storage_size(ctype(v.dtype)) for v in loads(stage.roots()) if v.attr[0].scope == "global")
-    return n + sum(storage_size(ctype(s.buffer.dtype)) for s in stage.stores if s.buffer.scope == "global")
+    return n + sum(storage_size(ctype(store.buffer.dtype)) for store in stage.stores if store.buffer.scope == "global")
 
 
 def _cheap(stage: Stage) -> bool:
@@ -489,42 +491,45 @@ def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
         or any(s.axes or s.accs for s in rest)
     ):
         return False
-    if any(a.op not in ("sum", "prod", "max", "min") or a.running or not a.dtype.is_floating_point for a in first.accs):
+    if any(
+        acc.op not in ("sum", "prod", "max", "min") or acc.running or not acc.dtype.is_floating_point
+        for acc in first.accs
+    ):
         return False
     rows, columns = size_hint(numel(first.axes), hints), size_hint(layout.vector.size, hints)
     return rows >= 256 and rows * columns >= LONG_COLUMNS and size_hint(numel(layout.items), hints) <= 16
 
 
-def _steps_over(e: Expr, name: str) -> bool:
+def _steps_over(expr: Expr, name: str) -> bool:
     """Whether neighbours along an axis lie far apart in memory: each in a cache line of its own, most of the time."""
-    drift = _drift(e, name)
+    drift = _drift(expr, name)
     return drift is None or abs(drift) > NEAR
 
 
-def _drift(e: Expr, name: str) -> float | None:
+def _drift(expr: Expr, name: str) -> float | None:
     """Elements from one to the next along an axis, on average over what is close together; None where that is not
     known.
     """
-    if name not in e.symbol_names():
+    if name not in expr.symbol_names():
         return 0
-    if e is symbol(name):
+    if expr is symbol(name):
         return 1
-    if e.op in ("add", "mul"):
+    if expr.op in ("add", "mul"):
         total = 0.0
-        for c, mono in e.terms():
+        for c, mono in expr.terms():
             varying = [a for a in mono if name in a.symbol_names()]
             part = _drift(mono[0], name) if len(mono) == 1 else None
             if varying and part is None:
                 return None
             total += c * (part or 0.0) if varying else 0.0
         return total
-    if e.op in ("min", "max"):
-        parts = [_drift(a, name) for a in e.args]
+    if expr.op in ("min", "max"):
+        parts = [_drift(arg, name) for arg in expr.args]
         return None if None in parts else max(parts, key=abs)
-    if e.op in ("mod", "floordiv") and e.args[1].is_const:
-        part, n = _drift(e.args[0], name), e.args[1].value
+    if expr.op in ("mod", "floordiv") and expr.args[1].is_const:
+        part, n = _drift(expr.args[0], name), expr.args[1].value
         if part is not None and n > 0:
-            return part / n if e.op == "floordiv" else 0 if n <= NEAR else part
+            return part / n if expr.op == "floordiv" else 0 if n <= NEAR else part
     return None
 
 
@@ -539,18 +544,18 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
         or layout.lanes not in (4, 8, 16, 32)
     ):
         return
-    if any(s.index.coeff(v.symbol.name) is not ONE for s in kernel.stages[0].stores):
+    if any(store.index.coeff(v.symbol.name) is not ONE for store in kernel.stages[0].stores):
         return
     values = kernel.stages[0].values()
-    if any(x.op == "masked" for x in values):  # (what is read under a condition is not read in whole rows)
+    if any(value.op == "masked" for value in values):  # (what is read under a condition is not read in whole rows)
         return
     strided = [
-        x
-        for x in values
-        if is_plain_load(x)
-        and x.attr[0].scope == "global"
-        and storage_size(ctype(x.dtype)) in (2, 4, 8)
-        and x.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)
+        value
+        for value in values
+        if is_plain_load(value)
+        and value.attr[0].scope == "global"
+        and storage_size(ctype(value.dtype)) in (2, 4, 8)
+        and value.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)
     ]
     best = max(
         (a for a in kernel.outer if a is not v),

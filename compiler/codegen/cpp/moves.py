@@ -23,15 +23,15 @@ def moved_as_bits(kernel: Kernel) -> Kernel:
     stages = []
     for st in kernel.stages:
         made: dict[tuple[int, torch.dtype], Value | None] = {}
-        stages.append(Stage(st.axes, st.accs, [_as_bits(s, made) for s in st.stores]))
+        stages.append(Stage(st.axes, st.accs, [_as_bits(store, made) for store in st.stores]))
     return replace(kernel, stages=stages)
 
 
-def _as_bits(s: Store, made: dict) -> Store:
-    if s.buffer.dtype not in _SHORT or s.mode != "set":
-        return s
-    value = _bits(s.value, s.buffer.dtype, made)
-    return s if value is None else Store(s.buffer, s.index, value, s.mode)
+def _as_bits(store: Store, made: dict) -> Store:
+    if store.buffer.dtype not in _SHORT or store.mode != "set":
+        return store
+    value = _bits(store.value, store.buffer.dtype, made)
+    return store if value is None else Store(store.buffer, store.index, value, store.mode)
 
 
 def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
@@ -44,8 +44,8 @@ def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
             continue
         moved = _MOVED.get(v.op, ())
         if ready:
-            args = [made[a.id, dtype] if n in moved else a for n, a in enumerate(v.args)]
-            made[k] = None if any(a is None for a in args) else _rebuilt(v, args)
+            args = [made[arg.id, dtype] if n in moved else arg for n, arg in enumerate(v.args)]
+            made[k] = None if any(arg is None for arg in args) else _rebuilt(v, args)
         elif v.op == "load" and v.dtype == dtype:
             made[k] = make("load", BITS, v.args, v.attr)
         elif v.op == "const":
@@ -69,14 +69,14 @@ _MOVED = {
 }  # the arguments that are elements
 
 
-def _rebuilt(v: Value, args: list[Value]) -> Value:
+def _rebuilt(value: Value, args: list[Value]) -> Value:
     sign, rest = const(0x8000, BITS), const(0x7FFF, BITS)
-    if v.op == "cast":
+    if value.op == "cast":
         return args[0]
-    if v.op == "neg":
+    if value.op == "neg":
         return prim("bitwise_xor", args[0], sign)
-    if v.op == "abs":
+    if value.op == "abs":
         return prim("bitwise_and", args[0], rest)
-    if v.op == "copysign":
+    if value.op == "copysign":
         return prim("bitwise_or", prim("bitwise_and", args[0], rest), prim("bitwise_and", args[1], sign))
-    return prim(v.op, *args)
+    return prim(value.op, *args)

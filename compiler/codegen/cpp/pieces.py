@@ -73,20 +73,20 @@ template <class V, class T> INLINE V along(const T *p, i64 step, First lanes) {
 """
 
 
-def in_long_pieces(e: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
+def in_long_pieces(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
     """Whether an index is made of linear pieces that are longer than vectors, as far as is known."""
-    if name not in e.symbol_names() or e.op == "sym":
+    if name not in expr.symbol_names() or expr.op == "sym":
         return True
-    if e.op in ("add", "mul"):
+    if expr.op in ("add", "mul"):
         return all(
             len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
-            for _, mono in e.terms()
+            for _, mono in expr.terms()
             for varying in ([a for a in mono if name in a.symbol_names()],)
         )
-    if e.op in ("min", "max"):
-        return all(in_long_pieces(a, name, lanes, hints) for a in e.args)
-    if e.op in ("mod", "floordiv"):
-        x, n = e.args
+    if expr.op in ("min", "max"):
+        return all(in_long_pieces(arg, name, lanes, hints) for arg in expr.args)
+    if expr.op in ("mod", "floordiv"):
+        x, n = expr.args
         try:
             length = n.eval(hints)
         except KeyError:
@@ -95,40 +95,40 @@ def in_long_pieces(e: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> 
     return False
 
 
-def piece_text(e: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
+def piece_text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
     """C++ for an index, of which `in_long_pieces` holds, as a `Piece` from `start` on."""
-    if name not in e.symbol_names():
-        return f"tc::fixed({index_text(e)})"
-    if e.op == "sym":
+    if name not in expr.symbol_names():
+        return f"tc::fixed({index_text(expr)})"
+    if expr.op == "sym":
         return f"tc::Piece{{{start}, 1, tc::ENDLESS}}"
-    if e.op in ("add", "mul"):
+    if expr.op in ("add", "mul"):
         fixed, parts = ZERO, []
-        for c, mono in e.terms():
+        for c, mono in expr.terms():
             if name in mono[0].symbol_names() if mono else False:
                 parts.append(piece_text(mono[0], name, start, index_text) + (f" * {c}" if c != 1 else ""))
             else:
                 fixed = fixed + _product(c, mono)
         return " + ".join([*parts, *([f"tc::fixed({index_text(fixed)})"] if fixed is not ZERO else [])])
-    args = [piece_text(a, name, start, index_text) for a in e.args]
-    if e.op in ("mod", "floordiv"):
-        return f"tc::{'rest' if e.op == 'mod' else 'quotient'}({args[0]}, {index_text(e.args[1])})"
+    args = [piece_text(a, name, start, index_text) for a in expr.args]
+    if expr.op in ("mod", "floordiv"):
+        return f"tc::{'rest' if expr.op == 'mod' else 'quotient'}({args[0]}, {index_text(expr.args[1])})"
     text = args[0]
-    for a in args[1:]:
-        text = f"tc::{'least' if e.op == 'min' else 'greatest'}({text}, {a})"
+    for arg in args[1:]:
+        text = f"tc::{'least' if expr.op == 'min' else 'greatest'}({text}, {arg})"
     return text
 
 
 def _product(c: int, atoms: Any) -> Expr:
     e = integer(c)
-    for a in atoms:
-        e = e * a
+    for atom in atoms:
+        e = e * atom
     return e
 
 
-def split_index(e: Expr, name: str) -> tuple[Expr, Expr]:
+def split_index(expr: Expr, name: str) -> tuple[Expr, Expr]:
     """An index as what depends on the symbol and what does not."""
     varying, fixed = ZERO, ZERO
-    for c, mono in e.terms():
+    for c, mono in expr.terms():
         t = _product(c, mono)
         if name in t.symbol_names():
             varying = varying + t
@@ -151,12 +151,12 @@ def mark_turns(kernel: Kernel, layout: Layout) -> Kernel:
                 axis.symbol.name,
                 layout.lanes,
                 kernel.hints,
-                [*(a.value for a in st.accs), *(s.value for s in st.stores)],
+                [*(acc.value for acc in st.accs), *(store.value for store in st.stores)],
             )
             st = Stage(
                 st.axes,
-                [replace(a, value=mark(a.value)) for a in st.accs],
-                [replace(s, value=mark(s.value)) for s in st.stores],
+                [replace(acc, value=mark(acc.value)) for acc in st.accs],
+                [replace(store, value=mark(store.value)) for store in st.stores],
             )
         stages.append(st)
     return replace(kernel, stages=stages)
@@ -172,17 +172,19 @@ class _Marker(Rewriter):
             v = stack.pop()
             if v.id not in self.conditions:
                 self.conditions.add(v.id)
-                stack += [a for a in v.args if v.op in ("logical_and", "logical_or", "logical_not")]
+                stack += [arg for arg in v.args if v.op in ("logical_and", "logical_or", "logical_not")]
 
-    def _rebuild(self, v: Value) -> Value:
+    def _rebuild(self, value: Value) -> Value:
         if (
-            v.id in self.conditions
-            and v.op in ("lt", "ge", "le", "gt")
-            and v.args[0].op == "index"
-            and not v.args[0].args
-            and v.args[1].op == "const"
+            value.id in self.conditions
+            and value.op in ("lt", "ge", "le", "gt")
+            and value.args[0].op == "index"
+            and not value.args[0].args
+            and value.args[1].op == "const"
         ):
-            e = v.args[0].attr - int(v.args[1].attr)
+            e = value.args[0].attr - int(value.args[1].attr)
             if self.vector in e.symbol_names() and in_long_pieces(e, self.vector, self.lanes, self.hints):
-                return make("turn", torch.bool, (), (e if v.op in ("lt", "ge") else e - 1, v.op in ("ge", "gt")))
-        return super()._rebuild(v)
+                return make(
+                    "turn", torch.bool, (), (e if value.op in ("lt", "ge") else e - 1, value.op in ("ge", "gt"))
+                )
+        return super()._rebuild(value)

@@ -172,61 +172,61 @@ _EXTREME = """{V} {op}({V} a, {V} b) {{
 _VECTOR["uint"] = {k: _VECTOR["int"][k] for k in ("maximum", "minimum")}
 
 
-def splat(s: Support, x: Operand) -> str:
+def splat(support: Support, x: Operand) -> str:
     """A scalar in every lane."""
     if x.is_vector:
         return x.text
-    v = vector_type(s, x.ct)
+    v = vector_type(support, x.ct)
     if x.ct.kind == "bool":
-        s.need("splat.bool", "INLINE vmask splat(bool x) { return vmask{} - (lane_mask)x; }")
+        support.need("splat.bool", "INLINE vmask splat(bool x) { return vmask{} - (lane_mask)x; }")
     else:
         sign = "-" if x.ct.is_float else "+"  # -0.0 + 0.0 would lose the sign
-        s.need("splat." + x.ct.tag, f"INLINE {v} splat({x.ct.scalar} x) {{ return x {sign} {v}{{}}; }}")
+        support.need("splat." + x.ct.tag, f"INLINE {v} splat({x.ct.scalar} x) {{ return x {sign} {v}{{}}; }}")
     return f"tc::splat({x.text})"
 
 
-def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
+def _function(support: Support, op: str, ct: CType, vector: bool) -> None:
     """Have `tc::op` printed for scalars of type `ct`, or for its vectors."""
     key = f"{op}.{ct.tag}.{'function' if vector else 'scalar'}"
-    if key in s._order:
+    if key in support._order:
         return
     if not vector and op in SPECIAL:
-        need_special(s, op, key, ct.scalar, ct.tag)
+        need_special(support, op, key, ct.scalar, ct.tag)
         return
     if not vector:
-        s.need(key, "INLINE " + _scalar_text(op, ct))
+        support.need(key, "INLINE " + _scalar_text(op, ct))
         return
-    if ct.tag in ("f32", "f64") and need_function(s, op, ct.tag):
+    if ct.tag in ("f32", "f64") and need_function(support, op, ct.tag):
         return
-    v = vector_type(s, ct)
+    v = vector_type(support, ct)
     text = _VECTOR.get(ct.kind, {}).get(op)
     if (
         op in ("maximum", "minimum")
         and ct.is_float
-        and {32: "avx2", 64: "avx512f"}.get(s.bytes_of(ct.tag)) in s.target.features
+        and {32: "avx2", 64: "avx512f"}.get(support.bytes_of(ct.tag)) in support.target.features
     ):
-        s.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
+        support.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
         return
-    if op in _DIVISIONS and _DIVISION_NEEDS.get(ct.tag) in s.target.features:
-        s.vector("f64"), s.need("convert"), s.need("any")
-        _function(s, "div", ct, False)
-        s.need(f"quotient.{ct.tag}", "INLINE " + _QUOTIENT[ct.tag])
+    if op in _DIVISIONS and _DIVISION_NEEDS.get(ct.tag) in support.target.features:
+        support.vector("f64"), support.need("convert"), support.need("any")
+        _function(support, "div", ct, False)
+        support.need(f"quotient.{ct.tag}", "INLINE " + _QUOTIENT[ct.tag])
         text = _DIVISIONS[op]
     if text is not None:
-        s.need(key, "INLINE " + text.format(V=v, bits=8 * ct.size))
+        support.need(key, "INLINE " + text.format(V=v, bits=8 * ct.size))
         return
-    _function(s, op, ct, False)
+    _function(support, op, ct, False)
     names = "abc"[: PRIMS[op].operands]
-    s.need(
+    support.need(
         "lanes.memory",
         "// Lanes one by one go through memory: taking them out of a register costs more.\ntemplate <class V, class T>"
         ' INLINE void spill(V v, T (&a)[L]) { __builtin_memcpy(a, &v, sizeof a); asm("" : "+m"(a)); }\n',
     )
-    spilled = " ".join(f"{ct.scalar} {a}_lanes[L]; spill({a}, {a}_lanes);" for a in names)
-    s.need(
+    spilled = " ".join(f"{ct.scalar} {name}_lanes[L]; spill({name}, {name}_lanes);" for name in names)
+    support.need(
         key,
-        f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) {{\n    {spilled}\n    {ct.scalar} r[L]; "
-        f"for (int k = 0; k < L; k++) r[k] = {op}({', '.join(f'{a}_lanes[k]' for a in names)});\n"
+        f"INLINE {v} {op}({', '.join(f'{v} {name}' for name in names)}) {{\n    {spilled}\n    {ct.scalar} r[L]; "
+        f"for (int k = 0; k < L; k++) r[k] = {op}({', '.join(f'{name}_lanes[k]' for name in names)});\n"
         f"    {v} out; __builtin_memcpy(&out, r, sizeof out); return out;\n}}",
     )
 
@@ -243,7 +243,8 @@ def _scalar_text(op: str, ct: CType) -> str:
             return "float erfc(float x) { return (float)__builtin_erfc((double)x); }"
         if PRIMS[op].libm:
             args = ("x", "y")[: PRIMS[op].operands]
-            return f"{t} {op}({', '.join(f'{t} {a}' for a in args)}) {{ return __builtin_{op}{f}({', '.join(args)}); }}"
+            params = ", ".join(f"{t} {arg}" for arg in args)
+            return f"{t} {op}({params}) {{ return __builtin_{op}{f}({', '.join(args)}); }}"
     elif op in _INT:
         text = _UINT_SHIFT if ct.kind == "uint" and op == "bitwise_right_shift" else _INT[op]
         signed = ct.kind == "int"  # the smallest number divided by -1 traps
@@ -258,95 +259,99 @@ def _scalar_text(op: str, ct: CType) -> str:
     raise InternalError(f"C++ code generation: primitive {op!r} is not defined on {ct.scalar}")
 
 
-def _call(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
-    _function(s, op, ct, vector)
-    texts = [splat(s, a) if vector else a.text for a in args]
+def _call(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    _function(support, op, ct, vector)
+    texts = [splat(support, arg) if vector else arg.text for arg in args]
     return f"tc::{op}({', '.join(texts)})"
 
 
-def _mask(s: Support, text: str, ct: CType) -> str:
+def _mask(support: Support, text: str, ct: CType) -> str:
     """A comparison's result as the kernel's mask type."""
-    s.need("masks")
-    return f"tc::mask({text})" if ct.size != s.mask_bytes else text
+    support.need("masks")
+    return f"tc::mask({text})" if ct.size != support.mask_bytes else text
 
 
-def _as_bool(s: Support, x: Operand) -> Operand:
+def _as_bool(support: Support, x: Operand) -> Operand:
     if x.ct.kind == "bool":
         return x
-    return Operand(f"({x.text} != 0)" if not x.is_vector else _mask(s, f"({x.text} != 0)", x.ct), BOOL, x.is_vector)
+    return Operand(
+        f"({x.text} != 0)" if not x.is_vector else _mask(support, f"({x.text} != 0)", x.ct), BOOL, x.is_vector
+    )
 
 
 BOOL = CType("bool", "bool", 1, "bool", "bool")
 
 
-def expression(s: Support, op: str, ct: CType, args: list[Operand]) -> str:
+def expression(support: Support, op: str, ct: CType, args: list[Operand]) -> str:
     """The text of `op` on operands; a vector where any operand is one. `ct` is the result's type."""
-    vector = any(a.is_vector for a in args)
+    vector = any(arg.is_vector for arg in args)
     a = args[0]
     op = form_on(op, a.ct.kind == "bool", a.ct.is_float)
     if op == "identity":
         return a.text
     written = _OPERATORS.get(op)
-    text = written(s, op, ct, args, vector) if written is not None else None
-    return text if text is not None else _call(s, op, ct, args, vector)
+    text = written(support, op, ct, args, vector) if written is not None else None
+    return text if text is not None else _call(support, op, ct, args, vector)
 
 
-def _where(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+def _where(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
     if not vector:
         return f"{args[0].text} ? {args[1].text} : {args[2].text}"
-    s.need("masks")  # (not by ?: of a scalar, of which the compiler tries all combinations for minutes)
-    return f"tc::where({splat(s, _as_bool(s, args[0]))}, {splat(s, args[1])}, {splat(s, args[2])})"
+    support.need("masks")  # (not by ?: of a scalar, of which the compiler tries all combinations for minutes)
+    return (
+        f"tc::where({splat(support, _as_bool(support, args[0]))}, {splat(support, args[1])}, {splat(support, args[2])})"
+    )
 
 
-def _logical(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
-    x, y = (_as_bool(s, v) for v in args)
-    return f"{splat(s, x) if vector else x.text} {_LOGICAL[op]} {splat(s, y) if vector else y.text}"
+def _logical(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    x, y = (_as_bool(support, arg) for arg in args)
+    return f"{splat(support, x) if vector else x.text} {_LOGICAL[op]} {splat(support, y) if vector else y.text}"
 
 
-def _logical_not(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
-    return f"{'~' if vector else '!'}{_as_bool(s, args[0]).text}"
+def _logical_not(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    return f"{'~' if vector else '!'}{_as_bool(support, args[0]).text}"
 
 
-def _comparison(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+def _comparison(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
     a, b = args
     if a.ct.kind == "bool" and vector:
-        return _COMPARE_MASKS[op].format(x=splat(s, a), y=splat(s, b))
-    text = f"{_raw(s, a, vector)} {_COMPARE[op]} {_raw(s, b, vector)}"
-    return _mask(s, f"({text})", a.ct) if vector else text
+        return _COMPARE_MASKS[op].format(x=splat(support, a), y=splat(support, b))
+    text = f"{_raw(support, a, vector)} {_COMPARE[op]} {_raw(support, b, vector)}"
+    return _mask(support, f"({text})", a.ct) if vector else text
 
 
-def _infix(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
-    return _wrap(f"{_raw(s, args[0], vector)} {_INFIX[op]} {_raw(s, args[1], vector)}", ct, vector)
+def _infix(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    return _wrap(f"{_raw(support, args[0], vector)} {_INFIX[op]} {_raw(support, args[1], vector)}", ct, vector)
 
 
-def _float_division(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
-    return f"{_raw(s, args[0], vector)} / {_raw(s, args[1], vector)}" if ct.is_float else None
+def _float_division(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
+    return f"{_raw(support, args[0], vector)} / {_raw(support, args[1], vector)}" if ct.is_float else None
 
 
-def _cut_off_division(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
+def _cut_off_division(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
     if not (ct.is_float and vector):
         return None
-    quotient = Operand(f"({_raw(s, args[0], vector)} / {_raw(s, args[1], vector)})", ct, True)
-    return _call(s, "trunc", ct, [quotient], True)
+    quotient = Operand(f"({_raw(support, args[0], vector)} / {_raw(support, args[1], vector)})", ct, True)
+    return _call(support, "trunc", ct, [quotient], True)
 
 
-def _negative(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+def _negative(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
     return _wrap(f"-{args[0].text}", ct, vector)
 
 
-def _bitwise_not(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+def _bitwise_not(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
     if ct.kind == "bool":
         return f"{'~' if vector else '!'}{args[0].text}"
     return _wrap(f"~{args[0].text}", ct, vector)
 
 
-def _reciprocal(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+def _reciprocal(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
     return f"{literal(1, ct)} / {args[0].text}"
 
 
-def _raw(s: Support, x: Operand, vector: bool) -> str:
+def _raw(support: Support, x: Operand, vector: bool) -> str:
     """An operand of an operator: the language broadcasts scalars of four bytes and more."""
-    return splat(s, x) if vector and not x.is_vector and (x.ct.size < 4 or x.ct.kind == "bool") else x.text
+    return splat(support, x) if vector and not x.is_vector and (x.ct.size < 4 or x.ct.kind == "bool") else x.text
 
 
 def _wrap(text: str, ct: CType, vector: bool) -> str:
@@ -354,13 +359,13 @@ def _wrap(text: str, ct: CType, vector: bool) -> str:
     return f"({ct.scalar})({text})" if not vector and ct.size < 4 and ct.kind != "bool" else text
 
 
-def _classify(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+def _classify(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
     (a,) = args
     if not a.ct.is_float:
         yes = f"{a.text} < 0" if op == "signbit" and a.ct.kind == "int" else None
         if yes is None:
-            return splat(s, Operand("false", BOOL, False)) if vector else "false"
-        return _mask(s, f"({yes})", a.ct) if vector else yes
+            return splat(support, Operand("false", BOOL, False)) if vector else "false"
+        return _mask(support, f"({yes})", a.ct) if vector else yes
     f = "f" if a.ct.tag == "f32" else ""
     if not vector:
         return {
@@ -369,16 +374,16 @@ def _classify(s: Support, op: str, ct: CType, args: list[Operand], vector: bool)
             "signbit": f"__builtin_signbit{f}({a.text}) != 0",
         }[op]
     i = "vi32" if a.ct.tag == "f32" else "vi64"
-    s.vector(i[1:])
+    support.vector(i[1:])
     text = {
         "isnan": f"({a.text} != {a.text})",
         "isinf": f"(({a.text} == __builtin_inf{f}()) | ({a.text} == -__builtin_inf{f}()))",
         "signbit": f"(({i}){a.text} < 0)",
     }[op]
-    return _mask(s, text, a.ct)
+    return _mask(support, text, a.ct)
 
 
-def _power(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
+def _power(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
     """Powers that eager computes without pow(), and of vectors those that products and a root make."""
     if not ct.is_float:
         return None
@@ -397,11 +402,11 @@ def _power(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) ->
     if e == -2.0:
         return f"{literal(1, ct)} / ({x} * {x})"
     if e == 0.5:
-        return _call(s, "sqrt", ct, [a], vector)
+        return _call(support, "sqrt", ct, [a], vector)
     if e == -0.5:
-        return _call(s, "rsqrt", ct, [a], vector)
+        return _call(support, "rsqrt", ct, [a], vector)
     if vector and ct.tag == "f32" and abs(e) <= 16 and (2 * e).is_integer():
-        need_function(s, "power", "f32")
+        need_function(support, "power", "f32")
         return f"tc::power<{int(2 * e)}>({x})"
     return None
 
@@ -440,52 +445,52 @@ template <class U, class I, class F, class T> INLINE U unsigned_each(F x, T half
 """
 
 
-def conversion(s: Support, x: Operand, to: CType) -> str:
+def conversion(support: Support, x: Operand, to: CType) -> str:
     """`x` as another dtype, with eager's semantics: floats truncate towards zero, anything but 0 is True."""
     text = x.text
     if to.kind == "bool":
-        return _as_bool(s, x).text
+        return _as_bool(support, x).text
     if x.ct.kind == "bool":
         if not x.is_vector:
             return f"({to.scalar}){text}"
-        v = vector_type(s, to)
+        v = vector_type(support, to)
         if to.is_float:
-            s.need("masks")
-            return f"tc::where({text}, {splat(s, Operand(literal(1, to), to, False))}, {v}{{}})"
-        s.need("convert")
+            support.need("masks")
+            return f"tc::where({text}, {splat(support, Operand(literal(1, to), to, False))}, {v}{{}})"
+        support.need("convert")
         return f"tc::convert<{v}>({text} & 1)"
     if x.ct.is_float and to.is_float:
         if x.ct.tag != to.tag:
-            text = _converted(s, text, to) if x.is_vector else f"({to.scalar}){text}"
+            text = _converted(support, text, to) if x.is_vector else f"({to.scalar}){text}"
         if to.storage in ("bf16", "f16") and x.ct.storage != to.storage:
-            s.need(f"{to.storage}.vector" if x.is_vector else to.storage)
+            support.need(f"{to.storage}.vector" if x.is_vector else to.storage)
             text = f"tc::round_{to.storage}({text})"
         return text
     if x.ct.is_float and to.size < 4:  # through a wider integer, so that large values wrap as eager's
         if not x.is_vector:
             return f"({to.scalar})(i32){text}"
-        s.vector("i32"), s.need("convert")
-        return _converted(s, f"tc::convert<vi32>({text})", to)
+        support.vector("i32"), support.need("convert")
+        return _converted(support, f"tc::convert<vi32>({text})", to)
     if x.ct.is_float and to.kind == "uint":
-        s.need("convert"), s.need("unsigned_of", _UNSIGNED_OF)
+        support.need("convert"), support.need("unsigned_of", _UNSIGNED_OF)
         signed, half = f"i{8 * to.size}", f"{float(1 << 8 * to.size - 1)!r}"
         if not x.is_vector:
             return f"tc::unsigned_of<{to.scalar}, {signed}>({text}, ({x.ct.scalar}){half})"
-        s.vector(signed)
-        return f"tc::unsigned_each<{vector_type(s, to)}, v{signed}>({text}, ({x.ct.scalar}){half})"
+        support.vector(signed)
+        return f"tc::unsigned_each<{vector_type(support, to)}, v{signed}>({text}, ({x.ct.scalar}){half})"
     if x.is_vector:
-        text = _converted(s, text, to)
+        text = _converted(support, text, to)
     else:
         text = f"({to.scalar}){text}"
     if to.storage in ("bf16", "f16"):
-        s.need(f"{to.storage}.vector" if x.is_vector else to.storage)
+        support.need(f"{to.storage}.vector" if x.is_vector else to.storage)
         text = f"tc::round_{to.storage}({text})"
     return text
 
 
-def _converted(s: Support, text: str, to: CType) -> str:
-    s.need("convert")
-    return f"tc::convert<{vector_type(s, to)}>({text})"
+def _converted(support: Support, text: str, to: CType) -> str:
+    support.need("convert")
+    return f"tc::convert<{vector_type(support, to)}>({text})"
 
 
 # ---- reductions
@@ -494,6 +499,6 @@ def reduce_identity(op: str, ct: CType) -> str:
     return lowest(ct) if start == "lowest" else highest(ct) if start == "highest" else literal(start == "one", ct)
 
 
-def reduce_update(s: Support, op: str, old: Operand, x: Operand) -> str:
+def reduce_update(support: Support, op: str, old: Operand, x: Operand) -> str:
     """The accumulator with one more value."""
-    return expression(s, REDUCTIONS[op].step, old.ct, [old, x])
+    return expression(support, REDUCTIONS[op].step, old.ct, [old, x])

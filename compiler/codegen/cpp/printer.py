@@ -116,13 +116,13 @@ def _print_product(kernel: Kernel, product: Product, target: Target, name: str) 
     )
 
 
-def header(k: Kernel, name: str) -> str:
+def header(kernel: Kernel, name: str) -> str:
     """Comments at the head of a kernel's file: the operators, the user's lines, the buffers."""
-    out = [f"{name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
-    seen = dict.fromkeys(f"{line[0].rsplit('/', 1)[-1]}:{line[1]}" for line in k.lines if len(line) >= 2)
+    out = [f"{name}: {', '.join(dict.fromkeys(kernel.origins)) or 'generated kernel'}"]
+    seen = dict.fromkeys(f"{line[0].rsplit('/', 1)[-1]}:{line[1]}" for line in kernel.lines if len(line) >= 2)
     if seen:
         out.append(f"from {', '.join(list(seen)[:8])}{' ...' if len(seen) > 8 else ''}")
-    for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
+    for b, role in [*((b, "reads ") for b in kernel.inputs), *((output, "writes") for output in kernel.outputs)]:
         out.append(f"  {role} {b}")
     return "\n".join(f"// {comment(line)}" for line in out)
 
@@ -150,18 +150,18 @@ class _Printer:
         phases = column_phases(self) if lay.split_rows else self._split_phases() if lay.split else [self._whole()]
         functions = [text for _, text, _, _ in phases]
         plan = self._plan_function([(items, ps) for _, _, items, ps in phases])
-        for f in functions:
-            self.s.call_often_used(f)
+        for function in functions:
+            self.s.call_often_used(function)
         text = "\n".join([header(self.k, self.name), self.s.text(), *functions, plan])
         v = (
             lay.vector.symbol.name
             if lay.vector is not None
-            else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
+            else ", ".join(sorted({stage.vector.symbol.name for stage in lay.stages if stage.vector is not None}))
         )
         return KernelSource(
             self.name,
             text,
-            [p[0] for p in phases],
+            [phase[0] for phase in phases],
             f"{self.name}_plan",
             list(self.k.checks),
             {
@@ -169,7 +169,7 @@ class _Printer:
                 "vector": v,
                 "lanes": lay.lanes,
                 "block": lay.block,
-                "unroll": [s.unroll for s in lay.stages],
+                "unroll": [stage.unroll for stage in lay.stages],
                 "serial": lay.serial,
                 **({"tile": lay.tile.symbol.name} if lay.tile is not None else {}),
             },
@@ -183,7 +183,7 @@ class _Printer:
                 f"    out[{1 + 2 * i}] = {self._c(items)};",
                 f"    out[{2 + 2 * i}] = {0 if self.layout.serial else self._c(ps)};",
             ]
-        if any("tc_" in r for r in rows):
+        if any("tc_" in row for row in rows):
             self.s.index_helpers()
         return "\n".join(
             [
@@ -214,8 +214,8 @@ class _Printer:
             out.append(f"    const {ct.scalar} {p} = ({ct.scalar})param[{n}].{'f' if ct.is_float else 'i'};")
         return out
 
-    def _storage(self, b: Buffer) -> str:
-        ct = ctype(b.dtype)
+    def _storage(self, buffer: Buffer) -> str:
+        ct = ctype(buffer.dtype)
         return {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.scalar)
 
     def _local_lines(self) -> list[str]:
@@ -225,8 +225,8 @@ class _Printer:
         for b in self.k.locals:
             t = self._storage(b)
             n = integer(per)
-            for d in b.shape:
-                n = n * as_expr(d)
+            for size in b.shape:
+                n = n * as_expr(size)
             n_bytes = n * storage_size(ctype(b.dtype))
             if n_bytes.is_const and used + n_bytes.value <= STACK_BYTES:
                 used += n_bytes.value
@@ -272,7 +272,7 @@ class _Printer:
 
     def _items_loop(self, blocks: Expr | None, body: list[str], slowest: Sequence[tuple[str, Expr]] = ()) -> list[str]:
         lay = self.layout
-        axes = [*slowest, *((a.symbol.name, as_expr(a.size)) for a in lay.items)]
+        axes = [*slowest, *((item.symbol.name, as_expr(item.size)) for item in lay.items)]
         if lay.tile is not None:
             axes.append(("tile", ceildiv(lay.tile.size, lay.lanes)))
         if blocks is not None and not (blocks.is_const and blocks.value == 1):
@@ -340,7 +340,7 @@ class _Printer:
     ) -> list[str]:
         """Lines of one stage, indented for a function's items loop by the caller (4 blanks)."""
         lay = self.layout
-        axis_level = {a.symbol.name: LEVEL_ITEM for a in lay.items}
+        axis_level = {item.symbol.name: LEVEL_ITEM for item in lay.items}
         for i, a in enumerate(loops.scalar):
             axis_level[a.symbol.name] = LEVEL_LOOP + i
         if lay.mode == "outer":
@@ -349,11 +349,11 @@ class _Printer:
         if loops.vector is not None:
             axis_level[loops.vector.symbol.name] = LEVEL_VECTOR
         vector = loops.vector.symbol.name if loops.vector is not None else None
-        roots = [a.value for a in stage.accs]
+        roots = [acc.value for acc in stage.accs]
         for st in stage.stores:
             roots += [*st.positions, stored(st.value)]
         lines: list[str] = []
-        if vector is None and any(a.running for a in stage.accs):
+        if vector is None and any(acc.running for acc in stage.accs):
             lines += scan_loop(self, stage, axis_level)
         elif vector is None:
             lines += self._scalar_stage(stage, roots, axis_level)
@@ -402,15 +402,15 @@ class _Printer:
         outer_mode = lay.mode == "outer"
         lo, hi = bounds or ((f"{name}_begin", f"{name}_end") if outer_mode else ("0", self._c(v.size)))
         main = self._vector_values(name, axis_level)
-        running = any(a.running for a in stage.accs)
+        running = any(acc.running for acc in stage.accs)
         main.emit(roots[: len(stage.accs)] if running else roots)
         body = list(main.lines.pop(LEVEL_VECTOR, []))
-        accumulators = [Accumulator(self.k, lay, self.s, self.scope, a, outer_mode, loops) for a in stage.accs]
+        accumulators = [Accumulator(self.k, lay, self.s, self.scope, acc, outer_mode, loops) for acc in stage.accs]
         together = self._takes_rows_together(stage, loops, main, accumulators)
-        for a in accumulators:
-            body += a.update(main, together)
-            if a.acc.running:
-                self.accs[a.acc.name] = (a.acc, "running")
+        for accumulator in accumulators:
+            body += accumulator.update(main, together)
+            if accumulator.acc.running:
+                self.accs[accumulator.acc.name] = (accumulator.acc, "running")
         if running:  # what is stored is made of the results so far
             main.emit(roots[len(stage.accs) :])
             body += main.lines.pop(LEVEL_VECTOR, [])
@@ -422,8 +422,8 @@ class _Printer:
             out += self._tiles(main, name, [*between.get(LEVEL_LOOP, []), *body])
             self.scope.leave(LEVEL_ITEM)
             return _indented(out)
-        for a in accumulators:
-            out += a.declare()
+        for accumulator in accumulators:
+            out += accumulator.declare()
         # short rows: several of them go into one accumulator before it is added to its total
         rows = FLUSH // v.size if loops.scalar and isinstance(v.size, int) and 0 < v.size < FLUSH else 0
         heads, body = self._row_loops(loops, chunked, between, accumulators if together else [], body)
@@ -436,9 +436,9 @@ class _Printer:
             in_rows.append(f"if ({loops.scalar[-1].symbol} % {rows} == {rows - 1}) {{ {' '.join(flushes)} }}")
         depth = len(loops.scalar)
         out += [*heads, *_indented(in_rows, depth), *("    " * k + "}" for k in reversed(range(depth))), *flushes]
-        for a in accumulators:
-            out += a.finish()
-            self.accs[a.acc.name] = (a.acc, "array" if outer_mode else "scalar")
+        for accumulator in accumulators:
+            out += accumulator.finish()
+            self.accs[accumulator.acc.name] = (accumulator.acc, "array" if outer_mode else "scalar")
         self.scope.leave(LEVEL_ITEM)
         return _indented(out)
 
@@ -467,7 +467,12 @@ class _Printer:
         rows."""
         if self.layout.mode != "outer" or not loops.scalar or not accumulators:
             return False
-        if stage.stores or values.pieces or values.turns or any(a.arg or a.acc.running for a in accumulators):
+        if (
+            stage.stores
+            or values.pieces
+            or values.turns
+            or any(accumulator.arg or accumulator.acc.running for accumulator in accumulators)
+        ):
             return False
         return size_hint(loops.vector.size, self.k.hints) <= SHORT
 
@@ -521,10 +526,10 @@ class _Printer:
             *(f"    {t}" for t in body),
             "};",
         ]
-        for a in accumulators:
-            lines.append(
-                f"{a.vector} {', '.join(f'{a.name}_v{u} = {a.stored() if u == 0 else a.identity}' for u in copies)};"
-            )
+        for accumulator in accumulators:
+            starts = [accumulator.stored() if copy == 0 else accumulator.identity for copy in copies]
+            named = (f"{accumulator.name}_v{copy} = {start}" for copy, start in zip(copies, starts))
+            lines.append(f"{accumulator.vector} {', '.join(named)};")
 
         def call(at: str, u: int) -> str:
             return f"{fn}({at}{''.join(f', {a.name}_v{u}' for a in accumulators)});"
@@ -533,14 +538,14 @@ class _Printer:
             f"i64 {x} = {x}_from;",
             (
                 f"for (; {x} + {step} <= {x}_to; {x} += {step}) {{"
-                f" {' '.join(call(f'{x} + {u}' if u else x, u) for u in copies)} }}"
+                f" {' '.join(call(f'{x} + {copy}' if copy else x, copy) for copy in copies)} }}"
             ),
             f"for (; {x} < {x}_to; ++{x}) {call(x, 0)}",
         ]
         return [
             *lines,
             *(
-                f"tc::store({a.address}, {a.combined([f'{a.name}_v{u}' for u in copies])}, tc::All{{}});"
+                f"tc::store({a.address}, {a.combined([f'{a.name}_v{copy}' for copy in copies])}, tc::All{{}});"
                 for a in accumulators
             ),
         ]
@@ -552,7 +557,7 @@ class _Printer:
         if lay.copies > 1:
             return self._wide_loop(fn, v, p.lo, hi, p.body)
         unroll = 1 if lay.mode == "outer" and p.accumulators else p.unroll
-        params = "".join(f", {x}" for a in p.accumulators for x in a.parameters())
+        params = "".join(f", {param}" for accumulator in p.accumulators for param in accumulator.parameters())
         lines = [
             f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{",
             *_indented(p.body),
@@ -561,17 +566,17 @@ class _Printer:
         self.s.need("access")
 
         def call(at: str, lanes: str, u: int) -> str:
-            args = "".join(f", {x}" for a in p.accumulators for x in a.arguments(u))
+            args = "".join(f", {x}" for accumulator in p.accumulators for x in accumulator.arguments(u))
             return f"{fn}({at}, {lanes}{args});"
 
         known, fills = self._extent(p.axis)
-        if p.may_flush and any(a.flushes for a in p.accumulators):
+        if p.may_flush and any(accumulator.flushes for accumulator in p.accumulators):
             loop = [
                 f"while (at < {hi}) {{",
                 f"    const i64 stop = {hi} - at < {FLUSH} ? {hi} : at + {FLUSH};",
                 *_indented(self._whole_vectors(call, "stop", unroll, known)),
                 f"    if (stop == {hi} && at < {hi}) {{ {call('at', f'tc::First{{{hi} - at}}', 0)} at = {hi}; }}",
-                *_indented([t for a in p.accumulators for t in a.flush(unroll)]),
+                *_indented([t for accumulator in p.accumulators for t in accumulator.flush(unroll)]),
                 "}",
             ]
         else:
@@ -621,17 +626,17 @@ class _Printer:
             f"if ({t}_end - {t}_begin == L)",
             f"    for (; at + L <= {v}_end; at += L) {{",
         ]
-        for x, n in zip(lay.tiled, names):
+        for x, name in zip(lay.tiled, names):
             raw = values.storage_vector(ctype(x.dtype))
             self.s.need(f"transpose.{raw}", transpose_text(self.layout.lanes, raw))
             here = x.attr[1].subs({t: symbol(f"{t}_begin"), v: symbol("at") + symbol("k")})
             lines += [
-                f"        {raw} {n}_tile[L];",
+                f"        {raw} {name}_tile[L];",
                 (
-                    f"        UNROLL for (int k = 0; k < L; k++) {n}_tile[k] = tc::load<{raw}>({x.attr[0].name} +"
+                    f"        UNROLL for (int k = 0; k < L; k++) {name}_tile[k] = tc::load<{raw}>({x.attr[0].name} +"
                     f" ({self._c(here)}), tc::All{{}});"
                 ),
-                f"        tc::transpose({n}_tile);",
+                f"        tc::transpose({name}_tile);",
             ]
         given = "".join(f", [&](auto) {{ return {n}_tile[j]; }}" for n in names)
         lines += [
@@ -733,7 +738,7 @@ class _Printer:
         self.scratch_bytes = as_expr(local_bytes) + offset
         return phases
 
-    def _combine(self, acc: Acc, base: Any, at: int, pos: int, n: Expr) -> list[str]:
+    def _combine(self, acc: Acc, base: Any, at: int, pos: int, expr: Expr) -> list[str]:
         arg = acc.op.startswith("arg")
         ct = ctype(acc.value.dtype if arg else acc.dtype)
         chunks = f"{acc.name}_chunks"
@@ -744,14 +749,14 @@ class _Printer:
                 f"const i64 *{acc.name}_positions = (const i64 *)(scratch + {self._c(as_expr(base) + pos)});",
                 f"{ct.scalar} {acc.name}_best = {chunks}[0];",
                 f"i64 {acc.name} = {acc.name}_positions[0];",
-                f"for (i64 c = 1; c < {self._c(n)}; ++c) if ({is_better})"
+                f"for (i64 c = 1; c < {self._c(expr)}; ++c) if ({is_better})"
                 f" {acc.name}_best = {chunks}[c], {acc.name} = {acc.name}_positions[c];",
             ]
         else:
             x = reduce_update(self.s, acc.op, Operand(acc.name, ct, False), Operand(f"{chunks}[c]", ct, False))
             lines += [
                 f"{ct.scalar} {acc.name} = {chunks}[0];",
-                f"for (i64 c = 1; c < {self._c(n)}; ++c) {acc.name} = {x};",
+                f"for (i64 c = 1; c < {self._c(expr)}; ++c) {acc.name} = {x};",
             ]
         self.accs[acc.name] = (acc, "scalar")
         return lines

@@ -69,9 +69,9 @@ class Product:
     stores: list[Store]
 
 
-def _is_read(v: Value) -> bool:
+def _is_read(value: Value) -> bool:
     """Whether an operand is read from a tensor as it is."""
-    return is_plain_load(v) and v.attr[0].scope == "global"
+    return is_plain_load(value) and value.attr[0].scope == "global"
 
 
 def _axes_of_operands(kernel: Kernel, a: Value, b: Value) -> dict[str, list[Axis]] | None:
@@ -98,11 +98,11 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
     outer_k, k, v = first.axes[:-1], first.axes[-1], acc.value
     if v.dtype != torch.float32 or not all(map(_is_read, v.args)):
         return None
-    stores = [s for st in kernel.stages[1:] for s in st.stores]
-    if not stores or any(s.mode != "set" for s in stores):
+    stores = [store for st in kernel.stages[1:] for store in st.stores]
+    if not stores or any(store.mode != "set" for store in stores):
         return None
     a, b = v.args
-    if any(x.attr[1].coeff(d.symbol.name) in (None, ZERO) for x in (a, b) for d in first.axes):
+    if any(x.attr[1].coeff(axis.symbol.name) in (None, ZERO) for x in (a, b) for axis in first.axes):
         return None
     of = _axes_of_operands(kernel, a, b)
     if of is None:
@@ -125,12 +125,12 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
 
 
 def _unit(stores: list[Store], axis: Axis) -> bool:
-    return all(s.index.coeff(axis.symbol.name) is ONE for s in stores)
+    return all(store.index.coeff(axis.symbol.name) is ONE for store in stores)
 
 
 def _hint(size: Any, hints: dict[str, int]) -> int:
     e = as_expr(size)
-    return e.value if e.is_const else int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
+    return e.value if e.is_const else int(e.eval({name: hints.get(name, 64) for name in e.symbol_names()}))
 
 
 def tile_shape(lanes: int, rows: int, columns: int, varies: bool = False) -> tuple[int, int]:
@@ -155,8 +155,8 @@ class _OpenScope(Scope):
     numbers: list[int] = field(default_factory=list)
     strides: dict[int, str] = field(default_factory=dict)  # the numbers of indices -> their names
 
-    def index_text(self, e: Expr) -> str:
-        text = super().index_text(e)
+    def index_text(self, expr: Expr) -> str:
+        text = super().index_text(expr)
         if re.search(r"[/%]|tc_", text):
             return text
         return _LITERAL.sub(lambda m: self._stride(int(m[1])) if int(m[1]) >= LEAST_NUMBER else m[0], text)
@@ -186,8 +186,8 @@ class ProductPrinter:
         self.k, self.p, self.name, self.header = kernel, product, name, header
         self.lanes = target.width // 4
         rows = 1
-        for a in product.rows:
-            rows *= _hint(a.size, kernel.hints)
+        for row in product.rows:
+            rows *= _hint(row.size, kernel.hints)
         varies = any(as_expr(a.size).symbol_names() for a in product.rows)
         self.mr, self.vectors = tile_shape(self.lanes, rows, _hint(product.columns.size, kernel.hints), varies)
         self.half = (
@@ -254,7 +254,7 @@ class ProductPrinter:
 
     def _sizes(self, text: list[str]) -> list[str]:
         """Declarations of the sizes and numbers that these lines use."""
-        own = [e for e in self.k.sizes if not str(e).startswith(NUMBER)]
+        own = [size for size in self.k.sizes if not str(size).startswith(NUMBER)]
         return used_sizes([*(symbol(f"{NUMBER}{i}") for i in range(len(self.scope.numbers))), *own], text)
 
     def _helpers(self) -> None:
@@ -298,15 +298,14 @@ class ProductPrinter:
         if len(axes) == 1:
             return [f"{ind}const i64 {axes[0].symbol} = {name};"]
         out = [f"{ind}i64 {name}_rest = {name};"]
-        for a in reversed(axes[1:]):
-            out.append(
-                f"{ind}const i64 {a.symbol} = {name}_rest % ({self._c(a.size)}); {name}_rest /= ({self._c(a.size)});"
-            )
+        for axis in reversed(axes[1:]):
+            size = self._c(axis.size)
+            out.append(f"{ind}const i64 {axis.symbol} = {name}_rest % ({size}); {name}_rest /= ({size});")
         return [*out, f"{ind}const i64 {axes[0].symbol} = {name}_rest;"]
 
-    def _at(self, v: Value, zero: tuple[Axis, ...]) -> tuple[str, str]:
+    def _at(self, value: Value, zero: tuple[Axis, ...]) -> tuple[str, str]:
         """(address of a load where the axes `zero` and k are 0, its step along k)."""
-        buffer, e = v.attr
+        buffer, e = value.attr
         step = e.coeff(self.p.k.symbol.name)
         base = e.subs({a.symbol.name: ZERO for a in (*zero, self.p.k)})
         return f"{buffer.name} + ({self._c(base)})", self._c(step)
@@ -376,7 +375,7 @@ class ProductPrinter:
         p = self.p
         address, step = self._at(p.b, (p.columns,))
         stride = p.b.attr[1].coeff(p.columns.symbol.name)
-        levels = {a.symbol.name: LEVEL_ITEM for a in p.batch} | {a.symbol.name: LEVEL_LOOP for a in p.rows}
+        levels = {a.symbol.name: LEVEL_ITEM for a in p.batch} | {row.symbol.name: LEVEL_LOOP for row in p.rows}
         levels[p.columns.symbol.name] = LEVEL_VECTOR
         v = p.columns.symbol.name
         values = StageValues(
@@ -385,7 +384,7 @@ class ProductPrinter:
         known = indirect_values()
         roots: list[Value] = []
         for st in p.stores:
-            roots += [known[n] for n in sorted(st.index.symbol_names()) if n in known]
+            roots += [known[name] for name in sorted(st.index.symbol_names()) if name in known]
             roots.append(stored(st.value))
         values.emit(roots)
         body = list(values.lines.get(LEVEL_VECTOR, []))
@@ -561,8 +560,8 @@ class ProductPrinter:
         return [f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *rows_, "}", ""]
 
 
-def storage(b: Buffer) -> str:
-    ct = ctype(b.dtype)
+def storage(buffer: Buffer) -> str:
+    ct = ctype(buffer.dtype)
     return {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.scalar)
 
 

@@ -61,23 +61,23 @@ def every_second_text(lanes: int) -> str:
     return _SECOND.replace("EVENS", ", ".join(str(2 * k if k < lanes // 2 else 2 * k + 1) for k in range(lanes)))
 
 
-def run_directions(e: Expr, name: str) -> int:
+def run_directions(expr: Expr, name: str) -> int:
     """UP | DOWN where equal distances of the first and the last lane prove that all lanes between lie side by side; 0
     where they prove nothing.
     """
-    least, most = _steps(e, name)
+    least, most = _steps(expr, name)
     return (UP if most == 1 else 0) | (DOWN if least == -1 else 0)
 
 
-def _steps(e: Expr, name: str) -> tuple[float, float]:
-    """The least and the greatest change of `e` where the symbol grows by one."""
-    if name not in e.symbol_names():
+def _steps(expr: Expr, name: str) -> tuple[float, float]:
+    """The least and the greatest change of `expr` where the symbol grows by one."""
+    if name not in expr.symbol_names():
         return 0, 0
-    if e is symbol(name):
+    if expr is symbol(name):
         return 1, 1
-    if e.op in ("add", "mul"):
+    if expr.op in ("add", "mul"):
         least = most = 0.0
-        for c, mono in e.terms():
+        for c, mono in expr.terms():
             varying = [a for a in mono if name in a.symbol_names()]
             if not varying:
                 continue
@@ -86,14 +86,14 @@ def _steps(e: Expr, name: str) -> tuple[float, float]:
             lo, hi = _steps(mono[0], name)
             least, most = least + min(c * lo, c * hi), most + max(c * lo, c * hi)
         return least, most
-    if e.op in ("min", "max"):
-        steps = [_steps(a, name) for a in e.args]
+    if expr.op in ("min", "max"):
+        steps = [_steps(arg, name) for arg in expr.args]
         return min(lo for lo, _ in steps), max(hi for _, hi in steps)
-    if e.op in ("floordiv", "mod") and name not in e.args[1].symbol_names():
-        lo, hi = _steps(e.args[0], name)
-        if e.op == "mod":  # a step of the operand, or that less a multiple of the divisor
+    if expr.op in ("floordiv", "mod") and name not in expr.args[1].symbol_names():
+        lo, hi = _steps(expr.args[0], name)
+        if expr.op == "mod":  # a step of the operand, or that less a multiple of the divisor
             return (-_INFINITE, hi) if lo >= 0 else (-_INFINITE, _INFINITE)
-        if e.args[1].is_const and abs(lo) < _INFINITE and abs(hi) < _INFINITE:
-            d = e.args[1].value
+        if expr.args[1].is_const and abs(lo) < _INFINITE and abs(hi) < _INFINITE:
+            d = expr.args[1].value
             return lo // d, -(-hi // d)
     return -_INFINITE, _INFINITE

@@ -16,7 +16,7 @@ __all__ = ["scan_loop"]
 def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[str]:
     """Lines of a stage whose accumulators are running, for one item."""
     (axis,) = stage.axes
-    s: Support = printer.s
+    support: Support = printer.s
     axis_level[axis.symbol.name] = LEVEL_LOOP
     names = {a.name for a in stage.accs}
 
@@ -27,15 +27,15 @@ def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[st
     values.emit([a.value for a in stage.accs])
     body = values.lines.pop(LEVEL_LOOP, [])
     declared = []
-    for a in stage.accs:
-        ct = _operand_type(a)
-        first = reduce_identity(a.op, ct)
+    for acc in stage.accs:
+        ct = _operand_type(acc)
+        first = reduce_identity(acc.op, ct)
         declared += (
-            [f"{ct.scalar} {a.name}_best = {first};", f"i64 {a.name} = 0;"]
-            if a.op.startswith("arg")
-            else [f"{ct.scalar} {a.name} = {first};"]
+            [f"{ct.scalar} {acc.name}_best = {first};", f"i64 {acc.name} = 0;"]
+            if acc.op.startswith("arg")
+            else [f"{ct.scalar} {acc.name} = {first};"]
         )
-        body += _update(s, a, ct, values.operand(a.value), axis.symbol.name)
+        body += _update(support, acc, ct, values.operand(acc.value), axis.symbol.name)
     for st in stage.stores:
         values.emit([*st.positions, stored(st.value)])
         body += values.lines.pop(LEVEL_LOOP, [])
@@ -48,20 +48,20 @@ def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[st
         "}",
     ]
     printer.scope.leave(LEVEL_ITEM)
-    return [f"    {t}" for t in lines]
+    return [f"    {line}" for line in lines]
 
 
-def _operand_type(a: Acc) -> CType:
-    return ctype(a.value.dtype if a.op.startswith("arg") else a.dtype)
+def _operand_type(acc: Acc) -> CType:
+    return ctype(acc.value.dtype if acc.op.startswith("arg") else acc.dtype)
 
 
-def _update(s: Support, a: Acc, ct: CType, x: Operand, position: str) -> list[str]:
+def _update(support: Support, acc: Acc, ct: CType, x: Operand, position: str) -> list[str]:
     if x.ct != ct:
-        x = Operand(f"({conversion(s, x, ct)})", ct, False)
-    if not a.op.startswith("arg"):
-        return [f"{a.name} = {reduce_update(s, a.op, Operand(a.name, ct, False), x)};"]
-    best = f"{a.name}_best"
-    better = f"{x.text} {'>=' if a.op == 'argmax' else '<='} {best}" + (
+        x = Operand(f"({conversion(support, x, ct)})", ct, False)
+    if not acc.op.startswith("arg"):
+        return [f"{acc.name} = {reduce_update(support, acc.op, Operand(acc.name, ct, False), x)};"]
+    best = f"{acc.name}_best"
+    better = f"{x.text} {'>=' if acc.op == 'argmax' else '<='} {best}" + (
         f" || {x.text} != {x.text}" if ct.is_float else ""
     )
-    return [f"if ({better}) {best} = {x.text}, {a.name} = {position};"]
+    return [f"if ({better}) {best} = {x.text}, {acc.name} = {position};"]

@@ -23,9 +23,9 @@ _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _MOST = 1 << 30
 
 
-def held(e: Expr) -> Expr:
-    """`e` where it is small, else something of its sign that is large."""
-    return minimum(maximum(e, integer(-_MOST)), integer(_MOST))
+def held(expr: Expr) -> Expr:
+    """`expr` where it is small, else something of its sign that is large."""
+    return minimum(maximum(expr, integer(-_MOST)), integer(_MOST))
 
 
 def shorten_positions(kernel: Kernel) -> Kernel:
@@ -35,12 +35,12 @@ def shorten_positions(kernel: Kernel) -> Kernel:
     outer = {a.symbol.name: a.size for a in kernel.outer}
     stages = []
     for st in kernel.stages:
-        short = _Shortener({**outer, **{a.symbol.name: a.size for a in st.axes}})
+        short = _Shortener({**outer, **{axis.symbol.name: axis.size for axis in st.axes}})
         stages.append(
             Stage(
                 st.axes,
-                [replace(a, value=short(a.value)) for a in st.accs],
-                [replace(s, value=short(s.value)) for s in st.stores],
+                [replace(acc, value=short(acc.value)) for acc in st.accs],
+                [replace(store, value=short(store.value)) for store in st.stores],
             )
         )
     return replace(kernel, stages=stages)
@@ -51,13 +51,13 @@ class _Shortener(Rewriter):
         super().__init__()
         self.sizes = sizes
 
-    def _is_small(self, e: Expr) -> bool:
-        if not is_affine(e):
+    def _is_small(self, expr: Expr) -> bool:
+        if not is_affine(expr):
             return False
         reach = 0
-        for c, atoms in e.terms():
-            sizes = [self.sizes.get(a.name) for a in atoms]
-            if len(sizes) > 1 or not all(isinstance(n, int) for n in sizes):
+        for c, atoms in expr.terms():
+            sizes = [self.sizes.get(atom.name) for atom in atoms]
+            if len(sizes) > 1 or not all(isinstance(size, int) for size in sizes):
                 return False
             reach += abs(c) * max(1, *sizes, 1)
         return reach < _MOST
@@ -74,33 +74,39 @@ class _Shortener(Rewriter):
             return make("cast", v.dtype, (cast(v.args[0], torch.int32),), v.attr)
         if v.op not in _COMPARISONS or v.args[0].dtype != torch.int64:
             return v
-        if not all(a.op in ("index", "const") and not a.args for a in v.args):
+        if not all(arg.op in ("index", "const") and not arg.args for arg in v.args):
             return self._beside_numbers(v)
-        a, b = (integer(x.attr) if x.op == "const" else x.attr for x in v.args)
+        a, b = (integer(arg.attr) if arg.op == "const" else arg.attr for arg in v.args)
         if not is_affine(a - b) or not (a - b).symbol_names():
             return v
         return make(v.op, torch.bool, (index(a - b, torch.int32), const(0, torch.int32)))
 
-    def _beside_numbers(self, v: Value) -> Value:
+    def _beside_numbers(self, value: Value) -> Value:
         """A small position compared with a number of int64 that is the same for all of its lanes."""
         at = next(
-            (a for a in v.args if a.op == "index" and not a.args and a.attr.symbol_names() and self._is_small(a.attr)),
+            (
+                arg
+                for arg in value.args
+                if arg.op == "index" and not arg.args and arg.attr.symbol_names() and self._is_small(arg.attr)
+            ),
             None,
         )
-        if at is None or any(_varies_with(x, at.attr.symbol_names()) for x in v.args if x is not at):
-            return v
+        if at is None or any(_varies_with(arg, at.attr.symbol_names()) for arg in value.args if arg is not at):
+            return value
         return prim(
-            v.op,
+            value.op,
             *(
                 cast(
                     (
-                        a
-                        if a is at
-                        else prim("minimum", prim("maximum", a, const(-_MOST, torch.int64)), const(_MOST, torch.int64))
+                        arg
+                        if arg is at
+                        else prim(
+                            "minimum", prim("maximum", arg, const(-_MOST, torch.int64)), const(_MOST, torch.int64)
+                        )
                     ),
                     torch.int32,
                 )
-                for a in v.args
+                for arg in value.args
             ),
         )
 

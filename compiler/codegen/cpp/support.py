@@ -336,9 +336,9 @@ class Support:
         its name).
         """
         return [
-            (t, *_ENDS[t.replace("u", "i")])
-            for t in _SCALARS
-            if t in self._vectors and self.bytes_of(t) in (16, 32, 64)
+            (scalar, *_ENDS[scalar.replace("u", "i")])
+            for scalar in _SCALARS
+            if scalar in self._vectors and self.bytes_of(scalar) in (16, 32, 64)
         ]
 
     def _ends(self) -> str:
@@ -406,9 +406,9 @@ class Support:
             f"enum {{ L = {self.lanes} }};                  // lanes of every vector below",
         ]
         lines += [
-            f"typedef {_SCALARS[t]} v{t} __attribute__((vector_size({self.bytes_of(t)})));"
-            for t in _SCALARS
-            if t in self._vectors
+            f"typedef {_SCALARS[scalar]} v{scalar} __attribute__((vector_size({self.bytes_of(scalar)})));"
+            for scalar in _SCALARS
+            if scalar in self._vectors
         ]
         lines += [
             f"typedef {mask} lane_mask;",
@@ -420,7 +420,9 @@ class Support:
         if self._order:
             lines += ["", "namespace tc {"]
         machine = {"access": self._ends, "masked": self._masked_loads}
-        lines += [t.rstrip("\n") + (machine[k]() if k in machine else "") + "\n" for k, t in self._order.items()]
+        lines += [
+            dim.rstrip("\n") + (machine[key]() if key in machine else "") + "\n" for key, dim in self._order.items()
+        ]
         if self._order:
             lines.append("}  // namespace tc")
         if self._helpers:
@@ -436,25 +438,25 @@ class _Part(NamedTuple):
     vectors: tuple[str, ...] = ()
 
 
-def _each(s: Support) -> str:
-    return _EACH.replace("GATHER", _GATHER.replace("LANES", ", ".join(f"lane({k})" for k in range(s.lanes))))
+def _each(support: Support) -> str:
+    return _EACH.replace("GATHER", _GATHER.replace("LANES", ", ".join(f"lane({k})" for k in range(support.lanes))))
 
 
-def _bf16_vector(s: Support) -> str:
-    native = {"avx512_bf16", "avx512dq"} <= s.target.features and s.bytes_of("f32") == 64
+def _bf16_vector(support: Support) -> str:
+    native = {"avx512_bf16", "avx512dq"} <= support.target.features and support.bytes_of("f32") == 64
     return _BF16_VECTOR.replace("NARROW", _BF16_NARROW_X86 if native else _BF16_NARROW)
 
 
-def _f16_vector(s: Support) -> str:
-    n = s.bytes_of("f32")
-    native = (n == 64 and "avx512f" in s.target.features) or (n == 32 and "f16c" in s.target.features)
+def _f16_vector(support: Support) -> str:
+    n = support.bytes_of("f32")
+    native = (n == 64 and "avx512f" in support.target.features) or (n == 32 and "f16c" in support.target.features)
     return (_F16_X86[n] if native else _F16_LANES) + _F16_ROUND
 
 
-def _any(s: Support) -> str:
-    s.vector("f64" if s.mask_bytes == 8 else "f32")
-    special = _ANY_X86.get((s.mask_bytes * s.lanes, s.mask_bytes))
-    native = special and ("avx512dq" if s.mask_bytes * s.lanes == 64 else "avx2") in s.target.features
+def _any(support: Support) -> str:
+    support.vector("f64" if support.mask_bytes == 8 else "f32")
+    special = _ANY_X86.get((support.mask_bytes * support.lanes, support.mask_bytes))
+    native = special and ("avx512dq" if support.mask_bytes * support.lanes == 64 else "avx2") in support.target.features
     return (special if native else "") + _ANY
 
 
@@ -489,4 +491,4 @@ def vector_type(support: Support, ct: CType) -> str:
 def used_sizes(sizes: list[Expr], text: list[str]) -> list[str]:
     """Declarations of the sizes that these lines use."""
     words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(text)))
-    return [f"    const i64 {e} = size[{n}];" for n, e in enumerate(sizes) if str(e) in words]
+    return [f"    const i64 {size} = size[{n}];" for n, size in enumerate(sizes) if str(size) in words]

@@ -64,11 +64,11 @@ class Scope:
 
     def leave(self, level: int) -> None:
         """Forget the names of levels above `level`."""
-        for k in [k for k, lv in self.levels.items() if lv > level]:
+        for k in [key for key, lv in self.levels.items() if lv > level]:
             del self.names[k], self.levels[k]
 
-    def index_text(self, e: Expr) -> str:
-        text = e.c()
+    def index_text(self, expr: Expr) -> str:
+        text = expr.c()
         if "tc_" in text:
             self.support.index_helpers()
         return text
@@ -105,17 +105,17 @@ def _fits(v: Value, storage: str) -> bool:
     return True
 
 
-def _always_inside(e: Expr, buffer: Buffer) -> bool:
+def _always_inside(expr: Expr, buffer: Buffer) -> bool:
     """Whether the element may be read where it is not wanted, too: a failed check gives 0, and there is an element
     0.
     """
-    position = indirect_values().get(str(e)) if e.op == "sym" else None
-    sizes = [as_expr(n) for n in buffer.shape]
+    position = indirect_values().get(str(expr)) if expr.op == "sym" else None
+    sizes = [as_expr(size) for size in buffer.shape]
     return (
         position is not None
         and position.op == "check_index"
         and position.args[1].op == "const"
-        and all(n.is_const and n.value > 0 for n in sizes)
+        and all(size.is_const and size.value > 0 for size in sizes)
         and position.args[1].attr <= mul_all(sizes).value
     )
 
@@ -184,106 +184,108 @@ class StageValues(GuardedValues):
                     self.scope.origins.setdefault(text, v.origin)
             self._under = ()
 
-    def _level(self, v: Value, guard: Guard) -> int:
-        above = [self.scope.levels[self.key(a, self.guard_of(a, g))] for a, g in self.operands(v, guard)]
-        level = max(above[: len(v.args)], default=LEVEL_TOP)
-        if v.op == "turn":
+    def _level(self, value: Value, guard: Guard) -> int:
+        above = [self.scope.levels[self.key(a, self.guard_of(a, g))] for a, g in self.operands(value, guard)]
+        level = max(above[: len(value.args)], default=LEVEL_TOP)
+        if value.op == "turn":
             level = LEVEL_PIECE
-        elif v.position is not None:
-            level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in v.symbols)])
-            if v.op == "load" and v.attr[0].scope == "local":
+        elif value.position is not None:
+            level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in value.symbols)])
+            if value.op == "load" and value.attr[0].scope == "local":
                 level = max(level, self.axis_level.get("", LEVEL_ITEM))
-        elif v.op == "acc":
-            level = max(level, self.acc_operand(v.attr)[1])
-        conditions = max(above[len(v.args) :], default=LEVEL_TOP)
+        elif value.op == "acc":
+            level = max(level, self.acc_operand(value.attr)[1])
+        conditions = max(above[len(value.args) :], default=LEVEL_TOP)
         return level if conditions <= level else min(conditions, LEVEL_UNIFORM)
 
     # ---- texts
-    def operand(self, v: Value, guard: Guard = (), copy: int = 0) -> Operand:
-        key = self.key(v, self.guard_of(v, guard))
+    def operand(self, value: Value, guard: Guard = (), copy: int = 0) -> Operand:
+        key = self.key(value, self.guard_of(value, guard))
         texts = self.scope.names[key]
-        return Operand(texts[copy % len(texts)], ctype(v.dtype), self.scope.levels[key] == LEVEL_VECTOR)
+        return Operand(texts[copy % len(texts)], ctype(value.dtype), self.scope.levels[key] == LEVEL_VECTOR)
 
-    def index_at(self, e: Expr, copy: int, lane: bool) -> Expr:
+    def index_at(self, expr: Expr, copy: int, lane: bool) -> Expr:
         """An index expression with indirect symbols replaced by the names that hold them; with `lane`, at lane k."""
         known = indirect_values()
         m: dict[str, Expr] = {}
-        for n in e.symbol_names():
-            if n in known:
-                x = self._indirect_operand(known[n], copy)
-                m[n] = symbol(x.text + "[k]" if lane and x.is_vector else x.text)
-        if self.vector is not None and self.vector in e.symbol_names():
+        for name in expr.symbol_names():
+            if name in known:
+                x = self._indirect_operand(known[name], copy)
+                m[name] = symbol(x.text + "[k]" if lane and x.is_vector else x.text)
+        if self.vector is not None and self.vector in expr.symbol_names():
             at = symbol(self.vector)
             if copy:
                 at = at + integer(copy * self.s.lanes)
             if lane:
                 at = at + symbol("k")
             m[self.vector] = at
-        return e.subs(m) if m else e
+        return expr.subs(m) if m else expr
 
-    def _indirect_operand(self, v: Value, copy: int) -> Operand:
+    def _indirect_operand(self, value: Value, copy: int) -> Operand:
         """What stands behind an index, under the same guard as what is read there: lanes that a check leaves out have
         no position.
         """
-        return self.operand(v, self._under, copy)
+        return self.operand(value, self._under, copy)
 
-    def step_of(self, e: Expr) -> Expr | None:
+    def step_of(self, expr: Expr) -> Expr | None:
         """Elements between neighbouring lanes; None where they follow no rule."""
         known = indirect_values()
-        for n in e.symbol_names():
-            if n in known and self._indirect_operand(known[n], 0).is_vector:
+        for name in expr.symbol_names():
+            if name in known and self._indirect_operand(known[name], 0).is_vector:
                 return None
-        return e.coeff(self.vector) if self.vector is not None else ZERO
+        return expr.coeff(self.vector) if self.vector is not None else ZERO
 
-    def _statement(self, v: Value, guard: Guard, level: int) -> tuple[str, ...]:
-        ct = ctype(v.dtype)
-        if v.op == "const":
-            text = literal(v.attr, ct)
+    def _statement(self, value: Value, guard: Guard, level: int) -> tuple[str, ...]:
+        ct = ctype(value.dtype)
+        if value.op == "const":
+            text = literal(value.attr, ct)
             return (f"({text})" if text.startswith("-") else text,)
-        if v.op == "param":
-            return (v.attr,)
-        if v.op == "acc" and level != LEVEL_VECTOR:
-            return (self.acc_operand(v.attr)[0],)
-        if v.op == "cast" and ctype(v.args[0].dtype) == ct:
-            return self.scope.names[self.key(v.args[0], self.guard_of(v.args[0], guard))]
+        if value.op == "param":
+            return (value.attr,)
+        if value.op == "acc" and level != LEVEL_VECTOR:
+            return (self.acc_operand(value.attr)[0],)
+        if value.op == "cast" and ctype(value.args[0].dtype) == ct:
+            return self.scope.names[self.key(value.args[0], self.guard_of(value.args[0], guard))]
         vector = level == LEVEL_VECTOR
-        stem = {"load": v.attr[0].name + "_at" if v.op == "load" else "", "cast": "as_" + ct.storage}.get(v.op, v.op)
+        stem = {"load": value.attr[0].name + "_at" if value.op == "load" else "", "cast": "as_" + ct.storage}.get(
+            value.op, value.op
+        )
         name = self.scope.fresh(stem)
         names = []
         inside = level >= LEVEL_UNIFORM
         for copy in range(self.copies if inside else 1):
-            text = self._text(v, guard, ct, vector, copy)
+            text = self._text(value, guard, ct, vector, copy)
             target = name if self.copies == 1 or not inside else f"{name}{chr(ord('a') + copy)}"
             kind = vector_type(self.s, ct) if vector else ct.scalar
             self.lines.setdefault(LEVEL_VECTOR if inside else level, []).append(f"const {kind} {target} = {text};")
             names.append(target)
         return tuple(names)
 
-    def _text(self, v: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
-        op = v.op
+    def _text(self, value: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
+        op = value.op
         if op == "load":
-            return self._load(v, guard, ct, vector, copy)
+            return self._load(value, guard, ct, vector, copy)
         if op == "index":
-            return self._index(v, ct, vector, copy)
+            return self._index(value, ct, vector, copy)
         if op == "turn":
-            e, negated = v.attr
+            e, negated = value.attr
             self._need_pieces()
             return f"{self.turns.setdefault(e, f'turn{len(self.turns)}')}.at {'>=' if negated else '<'} 0"
         if op == "acc":
-            return self.acc_operand(v.attr)[0]
+            return self.acc_operand(value.attr)[0]
         if (
             op == "cast"
             and vector
             and ct.tag == "i32"
-            and v.args[0].op == "index"
-            and (text := self._short_index(v.args[0].attr, copy))
+            and value.args[0].op == "index"
+            and (text := self._short_index(value.args[0].attr, copy))
         ):
             return text
-        args = [self.operand(a, g, copy) for a, g in self.operands(v, guard)[: len(v.args)]]
+        args = [self.operand(a, g, copy) for a, g in self.operands(value, guard)[: len(value.args)]]
         if op == "cast":
             return conversion(self.s, args[0], ct)
         if op == "check_index":
-            return self._check(v, args, guard, vector, copy)
+            return self._check(value, args, guard, vector, copy)
         text = expression(self.s, op, ct, args)
         if ct.storage in ("bf16", "f16") and op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
             # an operator computed in a low precision type rounds its result
@@ -293,10 +295,10 @@ class StageValues(GuardedValues):
 
     def _guard_mask(self, guard: Guard, copy: int) -> Operand:
         parts = [self.operand(g, guard[:k], copy) for k, g in enumerate(guard)]
-        if any(p.is_vector for p in parts):
+        if any(part.is_vector for part in parts):
             self.s.need("masks")
-            return Operand(" & ".join(splat(self.s, p) for p in parts), BOOL, True)
-        return Operand(" && ".join(p.text for p in parts), BOOL, False)
+            return Operand(" & ".join(splat(self.s, part) for part in parts), BOOL, True)
+        return Operand(" && ".join(part.text for part in parts), BOOL, False)
 
     def _wanted(self, mask: Operand, copy: int) -> str:
         """Whether any lane wants what is the same for all."""
@@ -309,8 +311,8 @@ class StageValues(GuardedValues):
         """The variable that tells which lanes of this copy's vector take part."""
         return "lanes" if self.copies == 1 else f"lanes_{chr(ord('a') + copy)}"
 
-    def _load(self, v: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
-        buffer, e = v.attr
+    def _load(self, value: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
+        buffer, e = value.attr
         where = self.locate(buffer, e)
         mask = self._guard_mask(guard, copy) if guard else None
         s = self.s
@@ -318,7 +320,7 @@ class StageValues(GuardedValues):
             text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, False))}]"
             text = self._widen(text, ct, False)
             if buffer.repeats and mask is None:
-                there = " && ".join(self.scope.index_text(n) for n in buffer.repeats)
+                there = " && ".join(self.scope.index_text(repeat) for repeat in buffer.repeats)
                 return f"{there} ? {text} : {literal(0, ct)}"
             return text if mask is None else f"{self._wanted(mask, copy)} ? {text} : {literal(0, ct)}"
         raw, lanes = self.storage_vector(ct), self.lanes_of(copy)
@@ -350,8 +352,8 @@ class StageValues(GuardedValues):
                     text = f"tc::whole(lanes, {mask.text}) ? {self._gather(where, raw, element, copy)} : {text}"
             else:
                 text = f"{mask.text} ? {self._gather(where, raw, element, copy)} : {raw}{{}}"
-        if v.id in self.sources:
-            name = self.sources[v.id]
+        if value.id in self.sources:
+            name = self.sources[value.id]
             self.source_texts[name] = text
             text = f"{name}(lanes)"
         return self._widen(text if "?" not in text else f"({text})", ct, True)
@@ -384,7 +386,7 @@ class StageValues(GuardedValues):
 
     def _in_runs(self, where: Location) -> int:
         """The directions in which lanes mostly lie side by side, see runs.py."""
-        if self.vector is None or any(n in indirect_values() for n in where.index.symbol_names()):
+        if self.vector is None or any(name in indirect_values() for name in where.index.symbol_names()):
             return 0
         return run_directions(where.index, self.vector)
 
@@ -408,19 +410,21 @@ class StageValues(GuardedValues):
             left = f"tc::fewer({steps}, {left})"
         return [*out, f"{self.vector}_to = {self.start} + {left};", *self.lines.get(LEVEL_PIECE, [])]
 
-    def _positions(self, e: Expr, copy: int) -> str | None:
+    def _positions(self, expr: Expr, copy: int) -> str | None:
         """An index that follows computed positions as one vector expression; None where it is not affine in what varies
         by lane.
         """
         known = indirect_values()
         vectors = {
-            n: x for n in e.symbol_names() if n in known and (x := self._indirect_operand(known[n], copy)).is_vector
+            name: x
+            for name in expr.symbol_names()
+            if name in known and (x := self._indirect_operand(known[name], copy)).is_vector
         }
         if not vectors:
             return None
-        rest, parts = e, []
-        for n, x in [*vectors.items(), *([(self.vector, None)] if self.vector in e.symbol_names() else [])]:
-            c = e.coeff(n)
+        rest, parts = expr, []
+        for n, x in [*vectors.items(), *([(self.vector, None)] if self.vector in expr.symbol_names() else [])]:
+            c = expr.coeff(n)
             if c is None or c.symbol_names() & ({*vectors, self.vector}):
                 return None
             rest = rest - c * symbol(n)
@@ -466,8 +470,8 @@ class StageValues(GuardedValues):
         self.s.need(f"{x.ct.storage}.vector" if vector else x.ct.storage)
         return f"tc::{'cut' if x.exact and x.ct.storage == 'bf16' else 'narrow'}_{x.ct.storage}({text})"
 
-    def _index(self, v: Value, ct: CType, vector: bool, copy: int) -> str:
-        e = v.attr
+    def _index(self, value: Value, ct: CType, vector: bool, copy: int) -> str:
+        e = value.attr
         if not vector:
             return f"({ct.scalar})({self.scope.index_text(self.index_at(held(e) if ct.tag == 'i32' else e, 0, False))})"
         step = self.step_of(e)
@@ -484,16 +488,16 @@ class StageValues(GuardedValues):
             text = self._each_lane(self.index_at(e, copy, True), ct)
         return text
 
-    def _each_lane(self, e: Expr, ct: CType) -> str:
+    def _each_lane(self, expr: Expr, ct: CType) -> str:
         self.s.need("each")
         return (
             f"tc::gather<{vector_type(self.s, ct)}>(tc::All{{}}, [&](int k) {{ return"
-            f" ({ct.scalar})({self.scope.index_text(e)}); }})"
+            f" ({ct.scalar})({self.scope.index_text(expr)}); }})"
         )
 
-    def _short_index(self, e: Expr, copy: int) -> str | None:
+    def _short_index(self, expr: Expr, copy: int) -> str | None:
         """An index expression as int32, counted in that type; None where its lanes follow no rule."""
-        return self._short_lanes(self.index_at(e, copy, False), self.step_of(e))
+        return self._short_lanes(self.index_at(expr, copy, False), self.step_of(expr))
 
     def _short_lanes(self, base: Expr, step: Expr | None) -> str | None:
         if step is None or not step.is_const or not -(1 << 20) < step.value < 1 << 20:
@@ -504,8 +508,8 @@ class StageValues(GuardedValues):
             f" * {step.value}" if step is not ONE else ""
         )
 
-    def _check(self, v: Value, args: list[Operand], guard: Guard, vector: bool, copy: int) -> str:
-        code = self.scope.checks.index(v.attr) + 1
+    def _check(self, value: Value, args: list[Operand], guard: Guard, vector: bool, copy: int) -> str:
+        code = self.scope.checks.index(value.attr) + 1
         i, n = args
         if not vector:
             self.s.need(
@@ -541,7 +545,7 @@ class StageValues(GuardedValues):
         condition = "if (!failed) " if checked else ""
         if not in_vector_loop:
             x = self._as_stored(self.operand(value), ct)
-            level = max([LEVEL_ITEM, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
+            level = max([LEVEL_ITEM, *(self.axis_level.get(name, LEVEL_TOP) for name in e.symbol_names())])
             target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
             return [(level, condition + self._store_scalar(target, x, ct, mode))]
         out = []

@@ -120,21 +120,21 @@ class Epilogue:
         self.places = {**_parts("row", rows), **_parts("column", columns)}
         self.known: dict[int, Pair] = {}
         self.results = [self._value(s.value) for s in stores]
-        for s, x in zip(stores, self.results):
-            if s not in staged:
-                self._store(s, x)
+        for store, result in zip(stores, self.results):
+            if store not in staged:
+                self._store(store, result)
 
-    def _value(self, v: Value) -> Pair:
-        x = self.known.get(v.id)
+    def _value(self, value: Value) -> Pair:
+        x = self.known.get(value.id)
         if x is None:
-            x = self.known[v.id] = self._statement(v)
+            x = self.known[value.id] = self._statement(value)
         return x
 
-    def _let(self, v: Value, text: str, *args: Pair) -> Pair:
+    def _let(self, value: Value, text: str, *args: Pair) -> Pair:
         """A variable for each element, with the text over those of the operands."""
-        name, of_row = self._name(), any(a.of_row for a in args)
-        kind = "bool" if v.dtype is torch.bool else "float"
-        first, second = (text.format(*side) for side in zip(*((a.first, a.second) for a in args)))
+        name, of_row = self._name(), any(arg.of_row for arg in args)
+        kind = "bool" if value.dtype is torch.bool else "float"
+        first, second = (text.format(*side) for side in zip(*((arg.first, arg.second) for arg in args)))
         (self.inside if of_row else self.by_column).append(f"{kind} {name}_0 = {first}, {name}_1 = {second};")
         return Pair(f"{name}_0", f"{name}_1", of_row)
 
@@ -142,76 +142,79 @@ class Epilogue:
         self.names += 1
         return f"x{self.names}"
 
-    def _function(self, v: Value, name: str, *args: Pair) -> Pair:
-        if name in _POLYNOMIALS and v.id not in self.rounded:
-            raise NotPrintable(f"{v.op}, whose digits beyond 16 bits may be seen")
+    def _function(self, value: Value, name: str, *args: Pair) -> Pair:
+        if name in _POLYNOMIALS and value.id not in self.rounded:
+            raise NotPrintable(f"{value.op}, whose digits beyond 16 bits may be seen")
         if name in _OWN or name in _POLYNOMIALS or name in ("tanh_plus_1", "reciprocal"):
             self.functions[name] = None
-        return self._let(v, f"{name}({', '.join(f'{{{k}}}' for k in range(len(args)))})", *args)
+        return self._let(value, f"{name}({', '.join(f'{{{k}}}' for k in range(len(args)))})", *args)
 
-    def _statement(self, v: Value) -> Pair:
-        if v.op == "const" and v.dtype in FLOATS:
-            text = _literal(v.attr)
+    def _statement(self, value: Value) -> Pair:
+        if value.op == "const" and value.dtype in FLOATS:
+            text = _literal(value.attr)
             return Pair(text, text, False)
-        if v.op == "acc" and v.attr == self.acc:
+        if value.op == "acc" and value.attr == self.acc:
             return Pair("v0", "v1", True)
-        if v.op == "load" and v.dtype is torch.bool or v.op == "lt" and v.args[0].op == "philox":
-            return self._truth(v)
-        if v.op == "load":
-            return self._load(v)
+        if value.op == "load" and value.dtype is torch.bool or value.op == "lt" and value.args[0].op == "philox":
+            return self._truth(value)
+        if value.op == "load":
+            return self._load(value)
         if (
-            v.dtype not in FLOATS
-            and v.dtype is not torch.bool
-            or any(a.dtype not in FLOATS and a.dtype is not torch.bool for a in v.args)
+            value.dtype not in FLOATS
+            and value.dtype is not torch.bool
+            or any(arg.dtype not in FLOATS and arg.dtype is not torch.bool for arg in value.args)
         ):
-            raise NotPrintable(f"{v.op} of {v.dtype}")
-        short = self._short(v)
+            raise NotPrintable(f"{value.op} of {value.dtype}")
+        short = self._short(value)
         if short is not None:
             return short
-        args = [self._value(a) for a in v.args]
-        if v.op == "cast":
-            return self._cast(v, args[0])
-        if v.dtype in (torch.float16, torch.bfloat16) and v.op not in _EXACT:
-            raise NotPrintable(f"{v.op} rounded to {v.dtype}")
-        if v.op in _TEXTS:
-            return self._let(v, _TEXTS[v.op], *args)
-        if v.op == "exp":
-            return self._function(v, "exp2_", self._let(v, "{0} * 1.44269504f", *args))
-        if v.op in _CALLS:
-            return self._function(v, _CALLS[v.op], *args)
-        raise NotPrintable(v.op)
+        args = [self._value(arg) for arg in value.args]
+        if value.op == "cast":
+            return self._cast(value, args[0])
+        if value.dtype in (torch.float16, torch.bfloat16) and value.op not in _EXACT:
+            raise NotPrintable(f"{value.op} rounded to {value.dtype}")
+        if value.op in _TEXTS:
+            return self._let(value, _TEXTS[value.op], *args)
+        if value.op == "exp":
+            return self._function(value, "exp2_", self._let(value, "{0} * 1.44269504f", *args))
+        if value.op in _CALLS:
+            return self._function(value, _CALLS[value.op], *args)
+        raise NotPrintable(value.op)
 
-    def _cast(self, v: Value, x: Pair) -> Pair:
-        source = v.args[0]
+    def _cast(self, value: Value, x: Pair) -> Pair:
+        source = value.args[0]
         if source.dtype is torch.bool:
-            return self._let(v, "{0} ? 1.0f : 0.0f", x)
-        if v.dtype not in FLOATS:
-            raise NotPrintable(f"a cast to {v.dtype}")
+            return self._let(value, "{0} ? 1.0f : 0.0f", x)
+        if value.dtype not in FLOATS:
+            raise NotPrintable(f"a cast to {value.dtype}")
         if (
-            v.dtype is torch.float32 or v.dtype is source.dtype or source.op == "acc" and v.dtype is self.dtype
+            value.dtype is torch.float32
+            or value.dtype is source.dtype
+            or source.op == "acc"
+            and value.dtype is self.dtype
         ):  # (the product is held rounded)
             return x
-        if v.dtype is not self.dtype:
-            raise NotPrintable(f"a cast to {v.dtype} beside a product of {self.dtype}")
+        if value.dtype is not self.dtype:
+            raise NotPrintable(f"a cast to {value.dtype} beside a product of {self.dtype}")
         word = self._name()
         (self.inside if x.of_row else self.by_column).append(f"u32 {word} = pack({x.first}, {x.second});")
         return Pair(f"low_half({word})", f"high_half({word})", x.of_row, word)
 
     # ---- short forms
-    def _short(self, v: Value) -> Pair | None:
-        x = gelu(v)
+    def _short(self, value: Value) -> Pair | None:
+        x = gelu(value)
         if x is not None:
-            return self._function(v, "gelu", self._value(x))
-        x = derivative(v)
+            return self._function(value, "gelu", self._value(x))
+        x = derivative(value)
         if x is not None:
-            return self._function(v, "gelu_derivative", self._value(x))
-        plus = plus_one(v)
+            return self._function(value, "gelu_derivative", self._value(x))
+        plus = plus_one(value)
         if plus is not None:
-            return self._function(v, f"{plus[0]}_plus_1", self._value(plus[1]))
-        if match(_SIGMOID, v) is not None:
-            a, b = (self._value(x) for x in v.args)  # (the divisor is 1 or more)
-            r = self._function(v.args[1], "reciprocal", b)
-            return self._let(v, "{0} * {1}", a, r)
+            return self._function(value, f"{plus[0]}_plus_1", self._value(plus[1]))
+        if match(_SIGMOID, value) is not None:
+            a, b = (self._value(arg) for arg in value.args)  # (the divisor is 1 or more)
+            r = self._function(value.args[1], "reciprocal", b)
+            return self._let(value, "{0} * {1}", a, r)
         return None
 
     # ---- memory
@@ -224,14 +227,14 @@ class Epilogue:
             raise NotPrintable(f"a place at {e.c()}")
         return e
 
-    def _store(self, s: Store, x: Pair) -> None:
+    def _store(self, store: Store, x: Pair) -> None:
         """Written from registers: four threads have 32 bytes of float32 side by side."""
-        b = s.buffer
-        if s.mode != "set" or s.positions or b.holds not in (torch.float32, torch.bool, self.dtype):
+        b = store.buffer
+        if store.mode != "set" or store.positions or b.holds not in (torch.float32, torch.bool, self.dtype):
             raise NotPrintable(f"a store to {b.name}")
-        e = self._place(b, s.index)
-        if b.holds is torch.bool and s.value.id in self.bits and _are_neighbours(e, 8):
-            self._store_bits(b, e, self.bits[s.value.id])
+        e = self._place(b, store.index)
+        if b.holds is torch.bool and store.value.id in self.bits and _are_neighbours(e, 8):
+            self._store_bits(b, e, self.bits[store.value.id])
             return
         if b.bits:
             raise NotPrintable("bits of what is no dropout")
@@ -245,15 +248,15 @@ class Epilogue:
             f"{f'if ({self.guard} && row < M) ' if self.guard else ''}*({kind} *)({b.name} + ({e.c()})) = {text};"
         )
 
-    def _store_bits(self, b: Buffer, e: Expr, bits: str) -> None:
+    def _store_bits(self, buffer: Buffer, expr: Expr, bits: str) -> None:
         """Truth values of 32 columns at once: parts of sectors cost the cache more than all else."""
         self.functions["eights"] = None
         self.once.append(f"u32 {bits}_before = 0;")
         self.even.append(f"{bits}_before = {bits};")
-        guard, at = "if (eight < N && row < M) " if self.guard else "", e.subs({"column": symbol("eight")}).c()
-        store = f"*(uint2 *)({b.name} + ({at})) = make_uint2(to_bytes(left >> 4 * i), to_bytes(right >> 4 * i))"
-        if b.bits:
-            store = f"{b.name}[({at}) >> 3] = left >> 4 * i & 15 | (right >> 4 * i & 15) << 4"
+        guard, at = "if (eight < N && row < M) " if self.guard else "", expr.subs({"column": symbol("eight")}).c()
+        store = f"*(uint2 *)({buffer.name} + ({at})) = make_uint2(to_bytes(left >> 4 * i), to_bytes(right >> 4 * i))"
+        if buffer.bits:
+            store = f"{buffer.name}[({at}) >> 3] = left >> 4 * i & 15 | (right >> 4 * i & 15) << 4"
         else:
             self.functions["to_bytes"] = None
         self.odd += [
@@ -264,9 +267,9 @@ class Epilogue:
             f"  for (int i = 0; i < 2; i++) {{ {ROW} {guard}{store}; }} }}",
         ]
 
-    def _load(self, v: Value) -> Pair:
-        buffer, e = v.attr
-        if v.args or buffer.repeats or buffer.dtype not in (torch.float32, self.dtype):
+    def _load(self, value: Value) -> Pair:
+        buffer, e = value.attr
+        if value.args or buffer.repeats or buffer.dtype not in (torch.float32, self.dtype):
             raise NotPrintable(f"a load of {buffer.name}")
         e = self._place(buffer, e)
         of_row, wide = "row" in e.symbol_names(), buffer.dtype is torch.float32
@@ -307,19 +310,19 @@ class Epilogue:
         return Pair(reads[0], reads[-1], of_row)
 
     # ---- truth values by fours
-    def _truth(self, v: Value) -> Pair:
+    def _truth(self, value: Value) -> Pair:
         name = self._name()
-        self.bits[v.id] = name
-        text = self._bytes(v, name) if v.op == "load" else self._drawn(v, name)
+        self.bits[value.id] = name
+        text = self._bytes(value, name) if value.op == "load" else self._drawn(value, name)
         self.functions["exchanged"] = None
         self.fours += [f"u32 {name} = {text}, {name}_of[2];", f"exchanged({name}, lane, {name}_of);"]
         return Pair(f"({name}_of[h] >> 4 * i & 1)", f"({name}_of[h] >> (4 * i + 1) & 1)", True)
 
-    def _bytes(self, v: Value, name: str) -> str:
+    def _bytes(self, value: Value, name: str) -> str:
         """Of a tensor of truth values, as bytes or as bits."""
-        buffer, e = v.attr
+        buffer, e = value.attr
         e = self._place(buffer, e)
-        if v.args or buffer.repeats or not _are_neighbours(e, 4):
+        if value.args or buffer.repeats or not _are_neighbours(e, 4):
             raise NotPrintable(f"a load of {buffer.name}")
         self.fields.append(f"u32 {name}[2];")
         at = e.subs({"column": symbol("four")}).c()
@@ -334,9 +337,9 @@ class Epilogue:
         self.read_fours.append(f"ahead.{name}[i] = {_guarded('four < N && row < M' if self.guard else '', read, '0')};")
         return f"from_bytes(ahead.{name}[0]) | from_bytes(ahead.{name}[1]) << 4"
 
-    def _drawn(self, v: Value, name: str) -> str:
+    def _drawn(self, value: Value, name: str) -> str:
         """Which numbers of a dropout are below its threshold."""
-        word, limit = v.args
+        word, limit = value.args
         *state, at, threads, vector = word.args
         if limit.op != "const" or not 0 <= limit.attr < 1 << 32 or at.op != "index" or at.args or threads.op != "const":
             raise NotPrintable("random numbers that are no dropout's")
@@ -366,10 +369,10 @@ def _guarded(condition: str, text: str, otherwise: str) -> str:
     return f"{condition} ? {text} : {otherwise}" if condition else text
 
 
-def _are_neighbours(e: Expr, n: int) -> bool:
+def _are_neighbours(expr: Expr, n: int) -> bool:
     """Whether the positions of n columns, from a multiple of n on, lie side by side from a multiple of n on."""
-    return e.coeff("column") is ONE and all(
-        c % n == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for c, atoms in e.terms()
+    return expr.coeff("column") is ONE and all(
+        c % n == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for c, atoms in expr.terms()
     )
 
 
@@ -377,10 +380,10 @@ def _parts(name: str, axes: tuple[Axis, ...]) -> dict[str, Expr]:
     """Each axis from the flat position."""
     out: dict[str, Expr] = {}
     inner: Expr = ONE
-    for k, a in enumerate(reversed(axes)):
+    for k, axis in enumerate(reversed(axes)):
         flat = symbol(name) // inner
-        out[a.symbol.name] = flat % as_expr(a.size) if k < len(axes) - 1 else flat
-        inner = inner * as_expr(a.size)
+        out[axis.symbol.name] = flat % as_expr(axis.size) if k < len(axes) - 1 else flat
+        inner = inner * as_expr(axis.size)
     return out
 
 

@@ -68,8 +68,8 @@ FENCE = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 
 def _horner(x: str, coefficients: tuple[float, ...]) -> str:
     text = f"{coefficients[-1]!r}f"
-    for c in reversed(coefficients[:-1]):
-        text = f"fmaf({text}, {x}, {c!r}f)"
+    for coefficient in reversed(coefficients[:-1]):
+        text = f"fmaf({text}, {x}, {coefficient!r}f)"
     return text
 
 

@@ -93,9 +93,9 @@ def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
         return None
     stores.sort(key=lambda s: s.buffer.dtype is not p.a.dtype)
     outs: list[Walk] = []
-    for s in stores[:STAGED]:
-        out = _walk((s.buffer, s.index), p.rows, p.columns, (m, n), p.a.dtype)
-        if s.mode != "set" or s.positions or out is not None and out[1]:
+    for store in stores[:STAGED]:
+        out = _walk((store.buffer, store.index), p.rows, p.columns, (m, n), p.a.dtype)
+        if store.mode != "set" or store.positions or out is not None and out[1]:
             return None
         if out is None:
             break
@@ -163,12 +163,12 @@ def _walk(
     return (Walk(buffer, offset, length, lines, stride, (64, 64)), across) if stride >= length else None
 
 
-def _step(e: Expr, axes: tuple[Axis, ...]) -> int | None:
+def _step(expr: Expr, axes: tuple[Axis, ...]) -> int | None:
     """Elements from one flat position of the axes to the next; None where that differs."""
     step, inner = None, 1
-    for a in reversed(axes):
-        c = e.coeff(a.symbol.name)
-        size = as_expr(a.size)
+    for axis in reversed(axes):
+        c = expr.coeff(axis.symbol.name)
+        size = as_expr(axis.size)
         if c is None or not c.is_const or not size.is_const:
             return None
         if size.value > 1:
@@ -212,7 +212,7 @@ def print_tiles(kernel: Kernel, target: GpuTarget, choices: Choices, name: str) 
     }
     if t.b_by_rows and own % 64:  # (whole boxes only: one block brings two of three)
         own = -1
-    walks = [replace(w, box=boxes[which]) for which, w in (("a", t.a), ("b", t.b), *(("out", w) for w in t.outs))]
+    walks = [replace(w, box=boxes[which]) for which, w in (("a", t.a), ("b", t.b), *(("out", out) for out in t.outs))]
     text = _Text(t, columns, part, slots, own, name).text()
     buffers = [(b.name, f"*{b.dtype}") for b in (*kernel.inputs, *kernel.outputs)]
     function = Function(name, buffers, {}, integer(target.processors // CLUSTER * CLUSTER), 12, slots)
@@ -472,7 +472,7 @@ class _Text:
                 out += [
                     f"    {{ const int i = {i}; {ROW} float v0 = low_half({word}), v1 = high_half({word});",
                     *(f"      {line}" for line in e.inside),
-                    *(f"      w{k}[{h * 2 + i}] = {x.packed()};" for k, x in enumerate(e.results[:outs])),
+                    *(f"      w{k}[{h * 2 + i}] = {result.packed()};" for k, result in enumerate(e.results[:outs])),
                     "    }",
                 ]
             out.append("  }")

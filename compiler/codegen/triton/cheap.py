@@ -82,25 +82,25 @@ _CALLS = {"_short_tanh": ("_exp2", "_reciprocal"), "_short_erf_plus_1": ("_exp2"
 _FACTORS = frozenset(("mul", "div", "neg", "where", "masked"))  # what passes a relative error on as it is
 
 
-def _rounds(v: Value) -> bool:
-    return v.op == "cast" and v.dtype.is_floating_point and ttype(v.dtype).low_precision
+def _rounds(value: Value) -> bool:
+    return value.op == "cast" and value.dtype.is_floating_point and ttype(value.dtype).low_precision
 
 
 def needs_precision(kernel: Kernel) -> set[int]:
     """Ids of the values whose last bits may be seen."""
     known = indirect_values()
-    sums = {a.name: a.value for st in kernel.stages for a in st.accs}
+    sums = {acc.name: acc.value for st in kernel.stages for acc in st.accs}
     todo: list[tuple[Value, bool]] = []  # and whether what decides hangs on it: then a rounding hides nothing
     for st in kernel.stages:
-        for s in st.stores:
-            t = ttype(s.buffer.dtype)
+        for store in st.stores:
+            t = ttype(store.buffer.dtype)
             if not t.low_precision:
-                todo.append((s.value, not t.is_float))
-            todo += [(known[n], True) for n in s.index.symbol_names() if n in known]
-        todo += [(a.value, True) for a in st.accs if a.op.startswith("arg")]
-        for v in walk([a.value for a in st.accs] + [s.value for s in st.stores]):
+                todo.append((store.value, not t.is_float))
+            todo += [(known[name], True) for name in store.index.symbol_names() if name in known]
+        todo += [(acc.value, True) for acc in st.accs if acc.op.startswith("arg")]
+        for v in walk([acc.value for acc in st.accs] + [s.value for s in st.stores]):
             if v.op in _DISCRETE or v.op == "load" or (v.op == "cast" and not v.dtype.is_floating_point):
-                todo += [(a, True) for a in v.args]
+                todo += [(arg, True) for arg in v.args]
     seen: set[tuple[int, bool]] = set()
     while todo:
         v, strict = todo.pop()
@@ -109,7 +109,7 @@ def needs_precision(kernel: Kernel) -> set[int]:
         seen.add((v.id, strict))
         if v.op == "acc" and v.attr in sums:
             todo.append((sums[v.attr], strict))
-        todo += [(a, strict) for a in v.args]
+        todo += [(arg, strict) for arg in v.args]
     return {i for i, _ in seen}
 
 
@@ -121,29 +121,29 @@ def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
     found: dict[int | str, torch.dtype | None] = {}  # by a value's id or an accumulator's name
     stored = {_uncast(s.value).id for st in kernel.stages for s in st.stores if _coarse(s.buffer.dtype) is not None}
 
-    def use(what: int | str, t: torch.dtype | None) -> None:
-        if found.setdefault(what, t) is not None and t is not torch.bfloat16:
-            found[what] = t
+    def use(what: int | str, dtype: torch.dtype | None) -> None:
+        if found.setdefault(what, dtype) is not None and dtype is not torch.bfloat16:
+            found[what] = dtype
 
     for st in reversed(kernel.stages):
-        for s in st.stores:
-            use(s.value.id, _coarse(s.buffer.dtype))
-        for a in st.accs:
-            use(a.value.id, found.get(a.name) if a.op == "sum" and _uncast(a.value).id in stored else None)
+        for store in st.stores:
+            use(store.value.id, _coarse(store.buffer.dtype))
+        for acc in st.accs:
+            use(acc.value.id, found.get(acc.name) if acc.op == "sum" and _uncast(acc.value).id in stored else None)
         for v in reversed(walk([a.value for a in st.accs] + [s.value for s in st.stores])):  # users first
             t = found.get(v.id)
             if v.op == "acc":
                 use(v.attr, t)
-            for k, x in enumerate(v.args):
+            for k, arg in enumerate(v.args):
                 if v.op == "cast" and v.dtype.is_floating_point:
-                    use(x.id, _coarse(v.dtype) or t)
+                    use(arg.id, _coarse(v.dtype) or t)
                 else:
-                    use(x.id, t if v.op in _FACTORS and not (v.op in ("where", "masked") and k == 0) else None)
-    return {i: t for i, t in found.items() if t is not None and isinstance(i, int)}
+                    use(arg.id, t if v.op in _FACTORS and not (v.op in ("where", "masked") and k == 0) else None)
+    return {key: value for key, value in found.items() if value is not None and isinstance(key, int)}
 
 
-def _uncast(v: Value) -> Value:
-    return _uncast(v.args[0]) if v.op == "cast" and v.args[0].dtype.is_floating_point else v
+def _uncast(value: Value) -> Value:
+    return _uncast(value.args[0]) if value.op == "cast" and value.args[0].dtype.is_floating_point else value
 
 
 def _coarse(dtype: torch.dtype) -> torch.dtype | None:
@@ -157,8 +157,8 @@ def _coarse(dtype: torch.dtype) -> torch.dtype | None:
     )
 
 
-def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backend: str) -> str | None:
-    """The short form of `v`, computed in float32; None where it has none."""
+def cheap_expression(value: Value, t: TType, args: list[Operand], need: Need, backend: str) -> str | None:
+    """The short form of `value`, computed in float32; None where it has none."""
     if t.held != "tl.float32" or backend != "cuda":
         return None
 
@@ -167,31 +167,31 @@ def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backen
             need(n)
         return f"{name}({', '.join(texts)})"
 
-    m = [materialised(a) for a in args]
-    if v.op == "exp":
+    m = [materialised(arg) for arg in args]
+    if value.op == "exp":
         return call("_exp2", f"{m[0]} * {LOG2E}")
-    if v.op == "exp2":
+    if value.op == "exp2":
         return call("_exp2", m[0])
-    if v.op == "tanh":
+    if value.op == "tanh":
         return call("_short_tanh", m[0])
-    if v.op == "sigmoid":
+    if value.op == "sigmoid":
         need("_exp2")
         return call("_reciprocal", f"1.0 + _exp2({m[0]} * {-LOG2E})")
-    if v.op == "div" and not args[0].is_literal:
+    if value.op == "div" and not args[0].is_literal:
         return by_power_of_two(*args) or f"{args[0].text} / {args[1].text}"
     return None
 
 
-def short_form(v: Value, rounded: torch.dtype | None) -> tuple[str, Value] | None:
-    """(name, operand) where `v` has a short form as a whole; `rounded`: what it is rounded to next, where factors alone
-    stand between.
+def short_form(value: Value, rounded: torch.dtype | None) -> tuple[str, Value] | None:
+    """(name, operand) where `value` has a short form as a whole; `rounded`: what it is rounded to next, where factors
+    alone stand between.
     """
     if rounded is not None:
         for name, find in (("_gelu_", gelu), ("_gelu_derivative_", derivative)):
-            x = find(v)
+            x = find(value)
             if x is not None:
                 return name + _short(rounded), x
-    return plus_one(v)
+    return plus_one(value)
 
 
 def short_text(name: str, x: Operand, need: Need) -> str:

@@ -35,14 +35,14 @@ class Groups:
 def flat(axes: tuple[Axis, ...]) -> Expr:
     """The flat index over axes."""
     e: Expr = integer(0)
-    for a in axes:
-        e = e * as_expr(a.size) + a.symbol
+    for axis in axes:
+        e = e * as_expr(axis.size) + axis.symbol
     return e
 
 
-def most_tiles(ends: Ends, n: Expr, block: int) -> Expr:
+def most_tiles(ends: Ends, expr: Expr, block: int) -> Expr:
     """How many tiles n rows may have, each within one group or behind the last."""
-    return minimum(n, (n + (ends.count + 1) * (block - 1)) // block)
+    return minimum(expr, (expr + (ends.count + 1) * (block - 1)) // block)
 
 
 def _ends(printer: Printer, ends: Ends, lane: str, mask: str, n: str) -> str:

@@ -43,8 +43,8 @@ def print_horizontal(printer: Any) -> tuple[Any, str]:
         v = p._values(stage, Names(counts=counts, origins=p.origins), masks)
         v.inside = v.outside
         v.emit(p._roots(stage))
-        for s in stage.stores:
-            v.store(s.buffer, s.index, s.value, s.mode, frozenset("x"))
+        for store in stage.stores:
+            v.store(store.buffer, store.index, store.value, store.mode, frozenset("x"))
         buffers = dict.fromkeys([x.attr[0].name for x in loads(stage.roots())] + [s.buffer.name for s in stage.stores])
         head = f"{p.name}_{n}(%s, {', '.join(buffers)}, XBLOCK%s)"
         functions += "\n".join(

@@ -56,9 +56,9 @@ class _TritonStyle(PyStyle):
 _STYLE = _TritonStyle(plainly_nonneg)
 
 
-def index_text(e: Expr, need: Callable[[str], None]) -> str:
-    """`e` as text; `need(name)` is called for each of HELPERS that it calls."""
-    text = print_expr(e, _STYLE)
+def index_text(expr: Expr, need: Callable[[str], None]) -> str:
+    """`expr` as text; `need(name)` is called for each of HELPERS that it calls."""
+    text = print_expr(expr, _STYLE)
     for name in HELPERS:
         if name + "(" in text:
             need(name)

@@ -82,7 +82,7 @@ class Choices:
     split: int | None = None
 
     def plain(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if v is not None}
+        return {key: value for key, value in self.__dict__.items() if value is not None}
 
 
 @dataclass
@@ -121,14 +121,14 @@ class Layout:
 
 def at_hints(e: Any, hints: dict[str, int]) -> int:
     e = as_expr(e)
-    return int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
+    return int(e.eval({name: hints.get(name, 64) for name in e.symbol_names()}))
 
 
 def spans(kernel: Kernel) -> list[Expr]:
     """What must stay below 2^31 for 32-bit indices: elements of each buffer to the last that is reached, and of the
     loops.
     """
-    out = [numel(kernel.outer)] + [numel(s.axes) for s in kernel.stages]
+    out = [numel(kernel.outer)] + [numel(stage.axes) for stage in kernel.stages]
     for b in (*kernel.inputs, *kernel.outputs):
         n = ONE
         for size, stride in zip(b.shape, b.stride):
@@ -154,16 +154,16 @@ def _accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
     """(index, bytes of an element) of every load and store of global memory at plain indices."""
     out = []
     for st in kernel.stages:
-        out += [(s.index, ttype(s.buffer.dtype).size) for s in st.stores]
+        out += [(store.index, ttype(store.buffer.dtype).size) for store in st.stores]
         out += [(v.attr[1], ttype(v.dtype).size) for v in loads(st.roots())]
     return out
 
 
-def _fast_axis(e: Expr, axes: Iterable[Axis]) -> Axis | None:
+def _fast_axis(expr: Expr, axes: Iterable[Axis]) -> Axis | None:
     """The axis along which neighbouring elements are read."""
-    for a in axes:
-        if e.coeff(a.symbol.name) is ONE:
-            return a
+    for axis in axes:
+        if expr.coeff(axis.symbol.name) is ONE:
+            return axis
     return None
 
 
@@ -177,7 +177,7 @@ def plan_layout(
     """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). product: what the rules
     say for a product.
     """
-    reduced = next((s.axes for s in kernel.stages if s.axes), ())
+    reduced = next((stage.axes for stage in kernel.stages if stage.axes), ())
     lay = (
         _rows(kernel, reduced)
         if runs_of(kernel)
@@ -224,20 +224,20 @@ def _flat(kind: str, axes: tuple[Axis, ...], n: int, target: GpuTarget) -> Layou
 
 def is_horizontal(kernel: Kernel) -> bool:
     """Whether a kernel's stages are loops that have nothing to do with each other."""
-    return not kernel.outer and len(kernel.stages) > 1 and all(s.axes and not s.accs for s in kernel.stages)
+    return not kernel.outer and len(kernel.stages) > 1 and all(stage.axes and not stage.accs for stage in kernel.stages)
 
 
 def _horizontal(kernel: Kernel, target: GpuTarget) -> Layout:
-    axes = tuple(a for s in kernel.stages for a in s.axes)
-    return _flat("horizontal", axes, sum(at_hints(a.size, kernel.hints) for a in axes), target)
+    axes = tuple(axis for stage in kernel.stages for axis in stage.axes)
+    return _flat("horizontal", axes, sum(at_hints(axis.size, kernel.hints) for axis in axes), target)
 
 
 def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
     """(y, x) axes where something is read along another axis than what is written."""
     if len(kernel.outer) < 2:
         return None
-    stores = [s.index for st in kernel.stages for s in st.stores]
-    fast = {id(a): a for e in stores if (a := _fast_axis(e, kernel.outer)) is not None}
+    stores = [store.index for st in kernel.stages for store in st.stores]
+    fast = {id(a): a for store in stores if (a := _fast_axis(store, kernel.outer)) is not None}
     if len(fast) != 1:
         return None
     x = next(iter(fast.values()))
@@ -264,7 +264,7 @@ def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, .
         return None
     place = {a.symbol.name: k for k, a in enumerate(kernel.outer)}
     last = len(kernel.outer) - 1
-    along = [max((place[s] for s in e.symbol_names() if s in place), default=-1) for e, _ in _accesses(kernel)]
+    along = [max((place[name] for name in e.symbol_names() if name in place), default=-1) for e, _ in _accesses(kernel)]
     rows = max((k for k in along if 0 <= k < last), default=None)
     if rows is None:
         return None
@@ -290,10 +290,10 @@ class _Rows:
 def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tuple[Axis, ...]) -> Layout:
     hints = kernel.hints
     x, r = at_hints(numel(kernel.outer), hints), at_hints(numel(reduced), hints)
-    passes = sum(1 for s in kernel.stages if s.axes)
+    passes = sum(1 for stage in kernel.stages if stage.axes)
     x_fast = _along_x(kernel, reduced)
     rows = pow2(r)
-    if any(a.running for s in kernel.stages for a in s.accs):
+    if any(acc.running for stage in kernel.stages for acc in stage.accs):
         return _scan(kernel, target, x, rows, x_fast)
     few = _few_rows(x, r, passes, x_fast, target)
     shared = _shared_rows(kernel) if x >= 64 and not few and not x_fast and passes == 1 else 0
@@ -390,7 +390,7 @@ def _scan(kernel: Kernel, target: GpuTarget, x: int, rows: int, x_fast: bool) ->
 
 def runs_of(kernel: Kernel) -> int:
     """Runs of rows whose columns are summed; 0 where none are."""
-    return next((int(s.buffer.shape[0]) for st in kernel.stages for s in st.stores if s.mode == "rows"), 0)
+    return next((int(store.buffer.shape[0]) for st in kernel.stages for store in st.stores if store.mode == "rows"), 0)
 
 
 def _rows(kernel: Kernel, reduced: tuple[Axis, ...]) -> Layout:
@@ -410,7 +410,7 @@ def _few_rows(x: int, r: int, passes: int, x_fast: bool, target: GpuTarget) -> b
 
 def _live_rows(kernel: Kernel) -> int:
     """Rows of values that a persistent kernel holds at the same time: at least what several stages read."""
-    names = {a.symbol.name for s in kernel.stages for a in s.axes}
+    names = {axis.symbol.name for stage in kernel.stages for axis in stage.axes}
     seen: dict[int, int] = {}
     for st in kernel.stages:
         for v in loads(st.roots()):
@@ -433,12 +433,16 @@ def _reads_bits(kernel: Kernel) -> bool:
 
 def _stores_rows(kernel: Kernel) -> bool:
     """Whether elements of rows are stored beside what is reduced."""
-    return any(s.index.symbol_names() & {a.symbol.name for a in st.axes} for st in kernel.stages for s in st.stores)
+    return any(
+        store.index.symbol_names() & {axis.symbol.name for axis in st.axes}
+        for st in kernel.stages
+        for store in st.stores
+    )
 
 
 def _row_loads(kernel: Kernel) -> dict[int, Value]:
     """The different rows that a kernel reads from memory."""
-    names = {a.symbol.name for s in kernel.stages for a in s.axes}
+    names = {axis.symbol.name for stage in kernel.stages for axis in stage.axes}
     return {v.id: v for st in kernel.stages for v in loads(st.roots()) if v.symbols & names}
 
 

@@ -24,10 +24,10 @@ _MARK = "_open_"  # and a number: it stands in the text until all of it is there
 _MARKED = re.compile(rf"\b{_MARK}(\d+)\b")
 
 
-def opened(e: Expr) -> Expr:
-    """`e` with marks for the factors of its terms and for what is added to them."""
+def opened(expr: Expr) -> Expr:
+    """`expr` with marks for the factors of its terms and for what is added to them."""
     out: Expr = ZERO
-    for c, atoms in e.terms():
+    for c, atoms in expr.terms():
         number = symbol(f"{_MARK}{c}") if c % MULTIPLE == 0 and 0 < c < _MOST else integer(c)
         out = out + number * mul_all(atoms)
     return out
@@ -40,7 +40,7 @@ def is_number(name: str) -> bool:
 
 def own_sizes(sizes: Sequence[Any]) -> list[Any]:
     """A kernel's sizes without those that stand for numbers (of an earlier generation of it)."""
-    return [s for s in sizes if not is_number(str(s))]
+    return [size for size in sizes if not is_number(str(size))]
 
 
 def with_arguments(texts: Sequence[str]) -> tuple[list[str], tuple[int, ...]]:

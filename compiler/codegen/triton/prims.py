@@ -164,12 +164,12 @@ def _float_div(a: Operand, b: Operand) -> str:
     return f"{a.text} / {b.text}"
 
 
-def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
-    """The text of `op` on operands; `t` is the result's type; `need(name)` is called for each of HELPERS that it
+def expression(op: str, ttype: TType, args: list[Operand], need: Need) -> str:
+    """The text of `op` on operands; `ttype` is the result's type; `need(name)` is called for each of HELPERS that it
     calls.
     """
-    if all(x.is_literal for x in args):  # arithmetic is left to the device: no folding of literals
-        args = [Operand(materialised(x), x.t, x.dims) for x in args]
+    if all(arg.is_literal for arg in args):  # arithmetic is left to the device: no folding of literals
+        args = [Operand(materialised(arg), arg.t, arg.dims) for arg in args]
     a = args[0]
     op = form_on(op, a.t.kind == "bool", a.t.is_float)
     if op == "identity":
@@ -177,7 +177,7 @@ def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
     if op in _COMPARE:
         return _comparison(op, *args)
     written = _OPERATORS.get(op)
-    return written(t, *args) if written is not None else _function(op, t, args, need)
+    return written(ttype, *args) if written is not None else _function(op, ttype, args, need)
 
 
 def _comparison(op: str, a: Operand, b: Operand) -> str:
@@ -194,33 +194,33 @@ def _logical(sign: str) -> Callable[..., str]:
     return lambda t, a, b: f"{_as_bool(a)} {sign} {_as_bool(b)}"
 
 
-def _signbit(t: TType, a: Operand) -> str:
+def _signbit(ttype: TType, a: Operand) -> str:
     if a.t.is_float:
         return f"libdevice.signbit({a.text}) != 0"
     return f"{a.text} < 0" if a.t.kind == "int" else _never(a)
 
 
-def _negative(t: TType, a: Operand) -> str:
+def _negative(ttype: TType, a: Operand) -> str:
     """Triton's -x is 0 - x, which of 0.0 is 0.0."""
-    return _narrowed(f"{a.text} * -1.0" if a.t.is_float else f"-{a.text}", t)
+    return _narrowed(f"{a.text} * -1.0" if a.t.is_float else f"-{a.text}", ttype)
 
 
 def _in_32_bits(args: list[Operand]) -> bool:
     """Whether operands are compared as well in 32 bits, which hold one of them."""
-    narrow = [x for x in args if x.narrow]
-    if not narrow or len({x.unsigned for x in narrow}) > 1 or not all(x.narrow or x.is_literal for x in args):
+    narrow = [arg for arg in args if arg.narrow]
+    if not narrow or len({x.unsigned for x in narrow}) > 1 or not all(arg.narrow or arg.is_literal for arg in args):
         return False
     least, end = (0, 1 << 32) if narrow[0].unsigned else (1 - (1 << 31), 1 << 31)
-    return all(x.narrow or least <= int(x.text.strip("()")) < end for x in args)
+    return all(arg.narrow or least <= int(arg.text.strip("()")) < end for arg in args)
 
 
 def _never(a: Operand) -> str:
     return f"({a.text} != {a.text})"
 
 
-def _narrowed(text: str, t: TType) -> str:
+def _narrowed(text: str, ttype: TType) -> str:
     """Triton promotes no further than the operands' common type; literals may widen small integers."""
-    return f"({text}).to({t.held})" if not t.is_float and t.kind != "bool" and t.size < 4 else text
+    return f"({text}).to({ttype.held})" if not ttype.is_float and ttype.kind != "bool" and ttype.size < 4 else text
 
 
 # primitives that operators of the language write -> the text, of the result's type and the operands
@@ -245,34 +245,34 @@ _OPERATORS: dict[str, Callable[..., str]] = {
 Written = Callable[[TType, list[Operand], list[str], Need], str]
 
 
-def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
+def _function(op: str, ttype: TType, args: list[Operand], need: Need) -> str:
     a = args[0]
-    m = [materialised(x) for x in args]
+    m = [materialised(arg) for arg in args]
     if (
         op in ("bitwise_left_shift", "bitwise_right_shift")
         and args[1].is_literal
         and args[1].text.isdigit()
-        and int(args[1].text) < 8 * t.size
+        and int(args[1].text) < 8 * ttype.size
     ):
-        return f"({m[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({t.held})"
-    if not t.is_float and not (op in ("fmod",) and a.t.is_float):
-        return _int_function(op, t, m, need)
+        return f"({m[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({ttype.held})"
+    if not ttype.is_float and not (op in ("fmod",) and a.t.is_float):
+        return _int_function(op, ttype, m, need)
     if op in _ON_FLOATS:
-        return _ON_FLOATS[op](t, args, m, need)
+        return _ON_FLOATS[op](ttype, args, m, need)
     if PRIMS[op].libm:
         return f"libdevice.{op}({', '.join(m)})"
-    raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+    raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {ttype.held}")
 
 
-def _one(t: TType) -> Operand:
-    return Operand("1.0", t, is_literal=True)
+def _one(ttype: TType) -> Operand:
+    return Operand("1.0", ttype, is_literal=True)
 
 
 def _extreme(op: str, helper: str) -> Written:
     """The larger, or the smaller, of two; NaN where either is."""
 
-    def written(t: TType, args: list[Operand], m: list[str], need: Need) -> str:
-        if t.held == "tl.float32":
+    def written(ttype: TType, args: list[Operand], m: list[str], need: Need) -> str:
+        if ttype.held == "tl.float32":
             return f"tl.{op}({m[0]}, {m[1]}, propagate_nan=tl.PropagateNan.ALL)"
         need(helper)
         return f"{helper}({m[0]}, {m[1]})"
@@ -281,7 +281,7 @@ def _extreme(op: str, helper: str) -> Written:
 
 
 def _by_helper(name: str) -> Written:
-    def written(t: TType, args: list[Operand], m: list[str], need: Need) -> str:
+    def written(ttype: TType, args: list[Operand], m: list[str], need: Need) -> str:
         need(name)
         return f"{name}({', '.join(m)})"
 
@@ -316,19 +316,19 @@ _ON_FLOATS: dict[str, Written] = {
 }
 
 
-def _power(a: Operand, b: Operand, t: TType, m: list[str]) -> str:
+def _power(a: Operand, b: Operand, ttype: TType, m: list[str]) -> str:
     """Powers that eager computes without pow()."""
     x = m[0]
     known = {"2.0": f"{x} * {x}", "3.0": f"{x} * {x} * {x}", "1.0": x}
     if b.is_literal and b.text in known:
         return known[b.text]
-    one = Operand("1.0", t, is_literal=True)
+    one = Operand("1.0", ttype, is_literal=True)
     if b.is_literal and b.text == "-1.0":
         return _float_div(one, a)
     if b.is_literal and b.text == "-2.0":
-        return _float_div(one, Operand(f"({x} * {x})", t))
+        return _float_div(one, Operand(f"({x} * {x})", ttype))
     if b.is_literal and b.text in ("0.5", "-0.5"):
-        return _function("sqrt" if b.text == "0.5" else "rsqrt", t, [a], lambda n: None)
+        return _function("sqrt" if b.text == "0.5" else "rsqrt", ttype, [a], lambda n: None)
     return f"libdevice.pow({m[0]}, {m[1]})"
 
 
@@ -349,13 +349,13 @@ _INT_TEXTS = {
 _UNSIGNED_TEXTS = {"abs": "{0}", "div_floor": "{0} // {1}", "remainder": "{0} % {1}"}  # where that is another
 
 
-def _int_function(op: str, t: TType, m: list[str], need: Need) -> str:
-    text = _INT_TEXTS.get(op) if t.kind == "int" else _UNSIGNED_TEXTS.get(op, _INT_TEXTS.get(op))
+def _int_function(op: str, ttype: TType, m: list[str], need: Need) -> str:
+    text = _INT_TEXTS.get(op) if ttype.kind == "int" else _UNSIGNED_TEXTS.get(op, _INT_TEXTS.get(op))
     if text is None:
-        raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+        raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {ttype.held}")
     if text.startswith("_int_"):
         need(text.partition("(")[0])
-    return text.format(*m, t=t.held, bits=8 * t.size, last=8 * t.size - 1)
+    return text.format(*m, t=ttype.held, bits=8 * ttype.size, last=8 * ttype.size - 1)
 
 
 def rounded(text: str, to: TType) -> str:
@@ -386,21 +386,23 @@ def conversion(x: Operand, to: TType) -> str:
 
 
 # ---- reductions
-def reduce_identity(op: str, t: TType) -> str:
+def reduce_identity(op: str, ttype: TType) -> str:
     start = REDUCTIONS[op].start
-    return lowest(t) if start == "lowest" else highest(t) if start == "highest" else literal(start == "one", t)
+    return (
+        lowest(ttype) if start == "lowest" else highest(ttype) if start == "highest" else literal(start == "one", ttype)
+    )
 
 
-def reduce_update(op: str, t: TType, old: Operand, x: Operand, need: Need) -> str:
+def reduce_update(op: str, ttype: TType, old: Operand, x: Operand, need: Need) -> str:
     """The accumulator with one more value."""
-    return expression(REDUCTIONS[op].step, t, [old, x], need)
+    return expression(REDUCTIONS[op].step, ttype, [old, x], need)
 
 
-def reduce_tile(op: str, t: TType, text: str, axis: int, need: Need) -> str:
+def reduce_tile(op: str, ttype: TType, text: str, axis: int, need: Need) -> str:
     """A tile folded along `axis`."""
     if op == "sum":
         out = f"tl.sum({text}, {axis})"
-        return out if t.is_float or t.size >= 4 else f"{out}.to({t.held})"
+        return out if ttype.is_float or ttype.size >= 4 else f"{out}.to({ttype.held})"
     if op == "any":
         return f"tl.max({text}.to(tl.int32), {axis}) != 0"
     if op == "all":
@@ -408,13 +410,13 @@ def reduce_tile(op: str, t: TType, text: str, axis: int, need: Need) -> str:
     if op == "xor_sum":
         return f"tl.xor_sum({text}, {axis})"
     if op in ("max", "min"):
-        if t.is_float:
-            name = f"_{op}" + ("64" if t.held == "tl.float64" else "")
+        if ttype.is_float:
+            name = f"_{op}" + ("64" if ttype.held == "tl.float64" else "")
             need(name)
             return f"tl.reduce({text}, {axis}, {name})"
-        if t.kind == "bool":
+        if ttype.kind == "bool":
             return f"tl.{op}({text}.to(tl.int32), {axis}) != 0"
-        return f"tl.{op}({text}, {axis}).to({t.held})"
+        return f"tl.{op}({text}, {axis}).to({ttype.held})"
     if op == "prod":
         need("_mul")
         return f"tl.reduce({text}, {axis}, _mul)"

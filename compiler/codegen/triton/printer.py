@@ -76,7 +76,7 @@ class Function:
     @property
     def head(self) -> str:
         """The line that it begins with."""
-        names = [n for n, _ in self.arguments] + [f"{n}: tl.constexpr" for n in self.constants]
+        names = [n for n, _ in self.arguments] + [f"{constant}: tl.constexpr" for constant in self.constants]
         return f"def {self.name}({', '.join(names)}):"
 
 
@@ -101,7 +101,7 @@ class TritonSource:
 
     @property
     def phases(self) -> list[str]:
-        return [f.name for f in self.functions]
+        return [function.name for function in self.functions]
 
 
 def without_locals(kernel: Kernel) -> Kernel:
@@ -114,15 +114,15 @@ def without_locals(kernel: Kernel) -> Kernel:
     rewrite = Rewriter(on_load=lambda b, e: value_of.get(b))
     stages = []
     for st in kernel.stages:
-        accs = [replace(a, value=rewrite(a.value)) for a in st.accs]
+        accs = [replace(acc, value=rewrite(acc.value)) for acc in st.accs]
         stores = []
-        for s in st.stores:
-            value = rewrite(s.value)
-            if s.buffer.scope == "local":
-                value_of[s.buffer] = value
+        for store in st.stores:
+            value = rewrite(store.value)
+            if store.buffer.scope == "local":
+                value_of[store.buffer] = value
                 rewrite = Rewriter(on_load=lambda b, e: value_of.get(b))
             else:
-                stores.append(Store(s.buffer, s.index, value, s.mode))
+                stores.append(Store(store.buffer, store.index, value, store.mode))
         if accs or stores:
             stages.append(Stage(st.axes, accs, stores))
     return replace(kernel, stages=stages, locals=[])
@@ -131,21 +131,21 @@ def without_locals(kernel: Kernel) -> Kernel:
 def with_stored_values(kernel: Kernel) -> Kernel:
     """A split kernel whose later launches read what earlier ones stored, where computing it again would read more."""
     stored: dict[int, tuple[Buffer, Expr]] = {}  # id of a value -> where it lies
-    rows = {a.symbol.name for st in kernel.stages for a in st.axes}
-    written = {id(s.buffer) for st in kernel.stages for s in st.stores}
+    rows = {axis.symbol.name for st in kernel.stages for axis in st.axes}
+    written = {id(store.buffer) for st in kernel.stages for store in st.stores}
     stages = []
     keep: list[Value] = []
     for st in kernel.stages:
 
-        def replace_with_load(v: Value) -> Value | None:
-            found = stored.get(v.id)
-            return None if found is None else cast(load(*found), v.dtype)
+        def replace_with_load(value: Value) -> Value | None:
+            found = stored.get(value.id)
+            return None if found is None else cast(load(*found), value.dtype)
 
         rewrite = _Replacing(replace_with_load)
         new = Stage(
             st.axes,
-            [replace(a, value=rewrite(a.value)) for a in st.accs],
-            [Store(s.buffer, s.index, rewrite(s.value), s.mode) for s in st.stores],
+            [replace(acc, value=rewrite(acc.value)) for acc in st.accs],
+            [Store(store.buffer, store.index, rewrite(store.value), store.mode) for store in st.stores],
         )
         stages.append(new)
         for s in st.stores if st.axes else ():
@@ -183,19 +183,19 @@ class _Replacing:
                 if new is None and v.op in ("load", "index"):
                     new = v
                 elif new is None:
-                    args = tuple(self.made[a.id] for a in v.args)
-                    new = v if all(a is b for a, b in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
+                    args = tuple(self.made[arg.id] for arg in v.args)
+                    new = v if all(arg is b for arg, b in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
                 self.made[v.id] = new
         return self.made[root.id]
 
 
-def header_of(k: Kernel, name: str, mark: str = "#") -> str:
+def header_of(kernel: Kernel, name: str, mark: str = "#") -> str:
     """The first lines of a kernel's file: what it computes, the user's lines, what it reads and writes."""
-    out = [f"{name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
-    for file, line in list(dict.fromkeys(tuple(x[:2]) for x in k.lines if len(x) >= 2))[:12]:
+    out = [f"{name}: {', '.join(dict.fromkeys(kernel.origins)) or 'generated kernel'}"]
+    for file, line in list(dict.fromkeys(tuple(x[:2]) for x in kernel.lines if len(x) >= 2))[:12]:
         code = source_line(str(file), line).strip()
         out.append(f"{str(file).rsplit('/', 1)[-1]}:{line}" + (f": {code[:100]}" if code else ""))
-    for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
+    for b, role in [*((b, "reads ") for b in kernel.inputs), *((output, "writes") for output in kernel.outputs)]:
         out.append(f"  {role} {b}")
     return "\n".join(f"{mark} {comment(line)}" for line in out)
 
@@ -237,7 +237,7 @@ class Printer:
         self.helpers: dict[str, None] = {}
         self.origins: dict[str, str] = {}
         self.reduces = layout.kind in ("persistent", "looped", "split", "rows")
-        self.reduced = next((s.axes for s in kernel.stages if s.axes), ())
+        self.reduced = next((stage.axes for stage in kernel.stages if stage.axes), ())
         self.accs: dict[str, Operand] = {}
         self.scratch: list[Scratch] = []
         self.asserts = False
@@ -257,7 +257,7 @@ class Printer:
         text = "".join(t for _, t in functions)
         self.helpers |= {h: None for h in ("_round_bfloat16", *eight_bits.HELPERS) if f"{h}(" in text}
         helpers = HELPERS | self.own_helpers | self._of_older_machines()
-        prelude = "".join(helpers[h] + "\n\n" for h in self.helpers)
+        prelude = "".join(helpers[helper] + "\n\n" for helper in self.helpers)
         imports = "import triton\nimport triton.language as tl\n" + (
             "from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else ""
         )
@@ -341,12 +341,16 @@ class Printer:
         """The axes of one tile dimension from its flat index."""
         out, rest = [], f"{dim}index"
         inner: Expr = integer(1)
-        for k, a in enumerate(reversed(axes)):
+        for k, axis in enumerate(reversed(axes)):
             text = rest if inner is integer(1) else f"{rest} // ({self._t(inner)})"
             if k < len(axes) - 1:
-                text = f"({text}) % ({self._t(a.size)})" if inner is not integer(1) else f"{text} % ({self._t(a.size)})"
-            out.append(f"{a.symbol} = {text}")
-            inner = inner * as_expr(a.size)
+                text = (
+                    f"({text}) % ({self._t(axis.size)})"
+                    if inner is not integer(1)
+                    else f"{text} % ({self._t(axis.size)})"
+                )
+            out.append(f"{axis.symbol} = {text}")
+            inner = inner * as_expr(axis.size)
         return out
 
     def _dim(
@@ -375,7 +379,7 @@ class Printer:
 
     def _axis_dims(self, stage: Stage) -> dict[str, str]:
         out = {a.symbol.name: "x" for a in self.lay.x} | {a.symbol.name: "y" for a in self.lay.y}
-        return out | {a.symbol.name: "r" for a in stage.axes if self.lay.kind != "horizontal"}
+        return out | {axis.symbol.name: "r" for axis in stage.axes if self.lay.kind != "horizontal"}
 
     # ---- pointwise, tiled, persistent and looped kernels
     def _whole(self) -> tuple[Function, str]:
@@ -403,7 +407,7 @@ class Printer:
         number = 0
         while number < len(stages):
             stage = stages[number]
-            if any(a.running for a in stage.accs):
+            if any(acc.running for acc in stage.accs):
                 body += scan.scan_loop(self, stage, names, masks)
             elif lay.kind == "looped" and number + 1 < len(stages) and is_online_softmax(stage, stages[number + 1]):
                 body += self._online(number, stage, stages[number + 1], names, masks)
@@ -458,10 +462,10 @@ class Printer:
 
     def _roots(self, stage: Stage) -> list[Value]:
         known = indirect_values()
-        roots = [a.value for a in stage.accs]
-        for s in stage.stores:
-            roots += [known[n] for n in sorted(s.index.symbol_names()) if n in known]
-            roots.append(stored(s.value))
+        roots = [acc.value for acc in stage.accs]
+        for store in stage.stores:
+            roots += [known[name] for name in sorted(store.index.symbol_names()) if name in known]
+            roots.append(stored(store.value))
         return roots
 
     def _tile(self, x: Operand, identity: str | None, masks: dict[str, str], dims: frozenset[str]) -> str:
@@ -492,15 +496,15 @@ class Printer:
             text = "tl.full([], 0, tl.int64)" if a.op.startswith("arg") else prims.conversion(x, ttype(a.dtype))
             v.outside.append(f"{a.name} = {text}")
             self.accs[a.name] = Operand(a.name, ttype(a.dtype), x.dims)
-        for s in stage.stores:
-            v.store(s.buffer, s.index, s.value, s.mode, tile)
+        for store in stage.stores:
+            v.store(store.buffer, store.index, store.value, store.mode, tile)
         return v.outside
 
     def _fold_tiles(self, accs: Sequence[Acc], v: Values, masks: dict[str, str], out: list[str]) -> None:
         """The accumulators of a stage whose tiles are whole rows. Sums are folded together: the warps of a row meet
         once for all of them.
         """
-        found = [(a, v.operand(a.value)) for a in accs]
+        found = [(acc, v.operand(acc.value)) for acc in accs]
         tiles = {a.name: self._tile(x, reduce_identity(a.op, x.t), masks, frozenset("xr")) for a, x in found}
         sums = [a for a, x in found if a.op == "sum" and x.t.held == ttype(a.dtype).held == "tl.float32"]
         together = sums[: prims.MOST_SUMS] if len(sums) > 1 else []
@@ -516,21 +520,21 @@ class Printer:
             )
             self.accs |= {a.name: Operand(a.name, ttype(a.dtype), frozenset("x")) for a in together}
 
-    def _fold(self, a: Acc, text: str, at: str, x: Operand, out: list[str], stem: str | None = None) -> None:
+    def _fold(self, acc: Acc, text: str, at: str, x: Operand, out: list[str], stem: str | None = None) -> None:
         """`acc = reduction of a tile along r`, kept as a column."""
-        name = stem or a.name
-        if a.op.startswith("arg"):
-            self.need("_" + a.op)
-            out.append(f"{name}_value, {name} = tl.reduce(({text}, {at}), 1, _{a.op})")
+        name = stem or acc.name
+        if acc.op.startswith("arg"):
+            self.need("_" + acc.op)
+            out.append(f"{name}_value, {name} = tl.reduce(({text}, {at}), 1, _{acc.op})")
             out.append(f"{name} = {name}[:, None].to(tl.int64)")
-            self.accs[a.name] = Operand(name, ttype(torch.int64), frozenset("x"))
+            self.accs[acc.name] = Operand(name, ttype(torch.int64), frozenset("x"))
             return
-        t = ttype(a.dtype)
+        t = ttype(acc.dtype)
         if x.t != t and not (x.t.held == t.held):
             text = f"({text}).to({t.held})" if t.kind != "bool" else f"(({text}) != 0)"
-        folded = reduce_tile(a.op, t, text, 1, self.need)
+        folded = reduce_tile(acc.op, t, text, 1, self.need)
         out.append(f"{name} = ({folded})[:, None]")
-        self.accs[a.name] = Operand(name, t, frozenset("x"))
+        self.accs[acc.name] = Operand(name, t, frozenset("x"))
 
     def _head(self, axes: tuple[Axis, ...], masks: dict[str, str]) -> tuple[list[str], dict[str, str]]:
         """How a pass of a loop over reduced axes begins: where its lanes are; and the masks inside of it."""
@@ -550,13 +554,13 @@ class Printer:
         declare: list[str] = []
         finish: list[str] = []
         full = frozenset("xr")
-        for a in stage.accs:
-            x = v.operand(a.value)
-            t = ttype(a.dtype)
-            running = "_" + a.name
+        for acc in stage.accs:
+            x = v.operand(acc.value)
+            t = ttype(acc.dtype)
+            running = "_" + acc.name
             tile = self._tile(x, None, {}, full)
-            if a.op.startswith("arg"):
-                identity = reduce_identity(a.op, x.t)
+            if acc.op.startswith("arg"):
+                identity = reduce_identity(acc.op, x.t)
                 declare += [
                     f"{running} = tl.full([XBLOCK, RBLOCK], {identity}, {x.t.held})",
                     (
@@ -564,7 +568,7 @@ class Printer:
                         f" {self.itype})"
                     ),
                 ]
-                sign = ">" if a.op == "argmax" else "<"
+                sign = ">" if acc.op == "argmax" else "<"
                 better = (
                     f"(({tile}) {sign} {running}) | (({tile}) != ({tile})) & ({running} == {running})"
                     if x.t.is_float
@@ -579,13 +583,13 @@ class Printer:
                     f"{running} = tl.where({running}_better, {tile}, {running})",
                     f"{running}_at = tl.where({running}_better, rindex, {running}_at)",
                 ]
-                self._fold(a, running, f"{running}_at", x, finish)
+                self._fold(acc, running, f"{running}_at", x, finish)
                 continue
             if x.t != t and x.t.held != t.held:
                 tile = f"({tile}).to({t.held})" if t.kind != "bool" else f"(({tile}) != 0)"
-            declare.append(f"{running} = tl.full([XBLOCK, RBLOCK], {reduce_identity(a.op, t)}, {t.held})")
+            declare.append(f"{running} = tl.full([XBLOCK, RBLOCK], {reduce_identity(acc.op, t)}, {t.held})")
             new = reduce_update(
-                a.op,
+                acc.op,
                 t,
                 Operand(running, t, full),
                 Operand(f"({tile})" if not tile.isidentifier() else tile, t, full),
@@ -594,10 +598,10 @@ class Printer:
             if "r" in inner:
                 new = f"tl.where(rmask, {new}, {running})"
             v.inside.append(f"{running} = {new}")
-            self._fold(a, running, "", Operand(running, t, full), finish)
+            self._fold(acc, running, "", Operand(running, t, full), finish)
         tile_dims = frozenset("xr")
-        for s in stage.stores:
-            v.store(s.buffer, s.index, s.value, s.mode, tile_dims)
+        for store in stage.stores:
+            v.store(store.buffer, store.index, store.value, store.mode, tile_dims)
         names.forget("r")
         pieces = (
             f"range({start}, {end}, RBLOCK)"
@@ -634,8 +638,8 @@ class Printer:
             f"_{total.name} = _{total.name} * libdevice.exp({top.name} - _from) + libdevice.exp({piece} - _from)",
             f"{top.name} = _top",
         ]
-        for s in first.stores:
-            v.store(s.buffer, s.index, s.value, s.mode, full)
+        for store in first.stores:
+            v.store(store.buffer, store.index, store.value, store.mode, full)
         declare = [
             f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {x.t.held})",
             f"_{total.name} = tl.full([XBLOCK, RBLOCK], 0.0, {t.held})",
@@ -717,7 +721,7 @@ def is_online_softmax(first: Stage, second: Stage) -> bool:
 
 
 def _buffers_read(stage: Stage) -> set[Buffer]:
-    return loaded([a.value for a in stage.accs] + [s.value for s in stage.stores])
+    return loaded([acc.value for acc in stage.accs] + [store.value for store in stage.stores])
 
 
 def _typed(identity: str, x: Operand) -> str:

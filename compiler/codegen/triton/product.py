@@ -66,7 +66,10 @@ def find_product(kernel: Kernel) -> Product | None:
         return None
     first, acc = sums
     v = acc.value
-    a, b = (x.args[0] if x.op == "cast" and x.dtype == torch.float32 and x.attr != "round" else x for x in v.args)
+    a, b = (
+        arg.args[0] if arg.op == "cast" and arg.dtype == torch.float32 and arg.attr != "round" else arg
+        for arg in v.args
+    )
     if a.dtype != b.dtype or a.dtype not in DTYPES or kernel.checks and has_op([a, b], "check_index"):
         return None
     found = in_groups(a) or in_groups(b)
@@ -82,7 +85,7 @@ def find_product(kernel: Kernel) -> Product | None:
         of.setdefault(side, []).append(axis)
     if "" in of:  # a result that neither operand runs along
         return None
-    stores = [s for st in kernel.stages[1:] for s in st.stores]
+    stores = [store for st in kernel.stages[1:] for store in st.stores]
     if (
         of["b"]
         and _last(stores, of["a"])
@@ -96,37 +99,41 @@ def find_product(kernel: Kernel) -> Product | None:
     return p if found is None else _grouped(p, *found[1:])
 
 
-def _grouped(p: Product, ends: Ends, place: Expr, which: Expr | None) -> Product | None:
+def _grouped(product: Product, ends: Ends, place: Expr, which: Expr | None) -> Product | None:
     """The product with what is in groups: where places are those of one dimension of its tiles."""
-    dim = next((d for d, axes in (("y", p.rows), ("x", p.columns), ("r", p.k)) if flat(axes) is place), None)
-    if dim is None or (dim == "r") != (which is not None) or p.batch and which is None:
+    dim = next(
+        (d for d, axes in (("y", product.rows), ("x", product.columns), ("r", product.k)) if flat(axes) is place), None
+    )
+    if dim is None or (dim == "r") != (which is not None) or product.batch and which is None:
         return None
-    return replace(p, groups=Groups(ends, dim, which))
+    return replace(product, groups=Groups(ends, dim, which))
 
 
 def _last(stores: list[Store], axes: list[Axis]) -> bool:
     """Whether neighbours along one of the axes are stored side by side."""
-    return any(s.index.coeff(a.symbol.name) is ONE for s in stores for a in axes)
+    return any(store.index.coeff(axis.symbol.name) is ONE for store in stores for axis in axes)
 
 
 # ---- tiles
-def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
+def product_layout(kernel: Kernel, product: Product, processors: int) -> Layout:
     """Tiles by rules of thumb: few rows in narrow strips of the matrix, as many as there are processors; many rows in
     the largest tiles that fill them. Groups count as alike, each a product of a batch: their sizes are known on the
     device alone."""
-    rows, columns, depth, batch = (at_hints(numel(x), kernel.hints) for x in (p.rows, p.columns, p.k, p.batch))
-    parts = _alternating(p)
-    depth, group = depth // parts, _group(p) // parts
-    lay = Layout("product", p.columns, p.rows)
-    if p.groups is not None:
-        n = lay.groups = p.groups.ends.count
-        if p.groups.dim == "y":
+    rows, columns, depth, batch = (
+        at_hints(numel(x), kernel.hints) for x in (product.rows, product.columns, product.k, product.batch)
+    )
+    parts = _alternating(product)
+    depth, group = depth // parts, _group(product) // parts
+    lay = Layout("product", product.columns, product.rows)
+    if product.groups is not None:
+        n = lay.groups = product.groups.ends.count
+        if product.groups.dim == "y":
             rows, batch = _ceildiv(rows, n), min(n, rows)
-        elif p.groups.dim == "x":
+        elif product.groups.dim == "x":
             columns, batch = _ceildiv(columns, n), min(n, columns)
         else:
             depth = _ceildiv(depth, n)
-    wide = not lay.groups or rows > 2 * FEW_ROWS and not _reads_tiles(kernel, p)
+    wide = not lay.groups or rows > 2 * FEW_ROWS and not _reads_tiles(kernel, product)
     lay.yblock = max(LEAST, min(128 if wide else FEW_ROWS, pow2(rows)))
     if rows <= FEW_ROWS:
         lay.xblock, lay.rblock, lay.warps, lay.stages = 64, 128, 4, 4
@@ -134,7 +141,7 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
             lay.xblock //= 2
     else:
         lay.xblock, lay.rblock, lay.warps, lay.stages = (
-            256 if rows >= 128 and not (lay.groups and _reads_tiles(kernel, p)) else 128,
+            256 if rows >= 128 and not (lay.groups and _reads_tiles(kernel, product)) else 128,
             64,
             8,
             3,
@@ -154,11 +161,11 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
     return lay
 
 
-def _reads_tiles(kernel: Kernel, p: Product) -> bool:
+def _reads_tiles(kernel: Kernel, product: Product) -> bool:
     """Whether what follows the product reads an element for each of its own: registers do not hold two of the largest
     tiles.
     """
-    rows, columns = ({a.symbol.name for a in axes} for axes in (p.rows, p.columns))
+    rows, columns = ({axis.symbol.name for axis in axes} for axes in (product.rows, product.columns))
     return any(v.symbols & rows and v.symbols & columns for st in kernel.stages[1:] for v in loads(st.roots()))
 
 
@@ -192,21 +199,21 @@ def product_choices(default: dict[str, Any]) -> list[Choices]:
 
 
 # ---- text
-def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
+def print_product(printer: Printer, product: Product) -> tuple[Function, str]:
     lay, t = printer.lay, printer._t
-    xblocks, yblocks = _tiles(p, "x", p.columns, lay.xblock), _tiles(p, "y", p.rows, lay.yblock)
+    xblocks, yblocks = _tiles(product, "x", product.columns, lay.xblock), _tiles(product, "y", product.rows, lay.yblock)
     masks: dict[str, str] = {}
-    depth = numel(p.k) // _alternating(p)
+    depth = numel(product.k) // _alternating(product)
     begin, end = (
-        ("rbegin" if p.groups is not None and p.groups.dim == "r" else "0"),
-        ("rnumel" if p.groups is None else "rend"),
+        ("rbegin" if product.groups is not None and product.groups.dim == "r" else "0"),
+        ("rnumel" if product.groups is None else "rend"),
     )
     body = [f"tile = {printer._pid('tl.program_id(0)')}", f"rnumel = {t(depth)}", "rbase = tl.arange(0, RBLOCK)"]
-    if p.batch:
+    if product.batch:
         body += [
             f"zindex = tile // ({t(xblocks * yblocks)})",
             f"tile = tile % ({t(xblocks * yblocks)})",
-            *printer._axes(p.batch, "z"),
+            *printer._axes(product.batch, "z"),
         ]
     body += [
         f"first = tile // ({t(xblocks)} * {GROUP}) * {GROUP}",
@@ -214,46 +221,46 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
         f"inside = tile % ({t(xblocks)} * {GROUP})",
     ]
     for dim, axes, block, tile, position in (
-        ("y", p.rows, lay.yblock, "(first + inside % high)", "[:, None]"),
-        ("x", p.columns, lay.xblock, "(inside // high)", "[None, :]"),
+        ("y", product.rows, lay.yblock, "(first + inside % high)", "[:, None]"),
+        ("x", product.columns, lay.xblock, "(inside // high)", "[None, :]"),
     ):
-        if p.groups is not None and p.groups.dim == dim:
-            body += print_tile(printer, p.groups, axes, block, tile, position, masks)
+        if product.groups is not None and product.groups.dim == dim:
+            body += print_tile(printer, product.groups, axes, block, tile, position, masks)
         else:
             body += printer._dim(dim, axes, block, f"{tile} * {dim.upper()}BLOCK", position, masks)
     if begin != "0":
-        body += print_bounds(printer, p.groups)
+        body += print_bounds(printer, product.groups)
     names = Names(origins=printer.origins)
-    parts = _alternating(p)
+    parts = _alternating(product)
     head, tiles, outside = [], [], []
     whole = begin == "0" and depth.is_const and int(depth.value) % lay.rblock == 0
     own: dict[str, dict[str, Expr]] = {}
     groups: dict[str, str] = {}
     for dim, position in (("a", "[None, :]"), ("b", "[:, None]")):
-        own[dim] = {a.symbol.name: symbol(f"{a.symbol.name}_{dim}") for a in p.k}
+        own[dim] = {a.symbol.name: symbol(f"{a.symbol.name}_{dim}") for a in product.k}
         head.append(f"{dim}index = roffset + rbase{position}")
         if not whole:
             head.append(f"{dim}mask = {dim}index < {end}")
-        head += printer._axes(tuple(Axis(own[dim][a.symbol.name], a.size) for a in p.k), dim)
+        head += printer._axes(tuple(Axis(own[dim][a.symbol.name], a.size) for a in product.k), dim)
     for part in range(parts):
-        for value, kept, dim in ((p.a, "y", "a"), (p.b, "x", "b")):
-            inner = {k: m for k, m in masks.items() if k == kept} | ({} if whole else {"r": f"{dim}mask"})
-            dims = {a.symbol.name: kept for a in (p.rows if kept == "y" else p.columns)} | {
+        for value, kept, dim in ((product.a, "y", "a"), (product.b, "x", "b")):
+            inner = {key: mask for key, mask in masks.items() if key == kept} | ({} if whole else {"r": f"{dim}mask"})
+            dims = {a.symbol.name: kept for a in (product.rows if kept == "y" else product.columns)} | {
                 x.name: "r" for x in own[dim].values()
             }
             shape = _shape_of("YBLOCK", "RBLOCK", "y", "r") if kept == "y" else _shape_of("RBLOCK", "XBLOCK", "r", "x")
             sizes = {
                 own[dim][a.symbol.name].name: int(as_expr(a.size).value) // parts
-                for a in p.k
+                for a in product.k
                 if as_expr(a.size).is_const
             }
             value = _renamed(
                 value,
-                own[dim] if parts == 1 else {k: x * parts + part for k, x in own[dim].items()},
-                {k: (0, n) for k, n in sizes.items()},
+                own[dim] if parts == 1 else {key: x * parts + part for key, x in own[dim].items()},
+                {key: (0, size) for key, size in sizes.items()},
             )
-            if len(p.k) == 1:
-                value = _in_groups(value, own[dim][p.k[0].symbol.name], lay.rblock, groups)
+            if len(product.k) == 1:
+                value = _in_groups(value, own[dim][product.k[0].symbol.name], lay.rblock, groups)
             dims |= dict.fromkeys(groups, "s")
             v = Values(
                 names,
@@ -276,8 +283,8 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
                 text = f"tl.where({dim}mask, {text}, 0.0)"  # (what is computed from zeros may be anything)
             outside += v.outside
             tiles += [*v.inside, f"{dim} = ({text}).to({ttype(value.dtype).stored})"]
-        tiles.append(f"{p.acc} = tl.dot(a, b, {p.acc})")
-    name = p.acc
+        tiles.append(f"{product.acc} = tl.dot(a, b, {product.acc})")
+    name = product.acc
     body += [
         *outside,
         f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)",
@@ -290,14 +297,14 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
     for stage in printer.k.stages[1:]:
         body += printer._straight(stage, names, masks)
     constants = {"XBLOCK": lay.xblock, "YBLOCK": lay.yblock, "RBLOCK": lay.rblock}
-    return printer._function(printer.name, body, xblocks * yblocks * numel(p.batch), constants)
+    return printer._function(printer.name, body, xblocks * yblocks * numel(product.batch), constants)
 
 
-def _tiles(p: Product, dim: str, axes: tuple[Axis, ...], block: int) -> Expr:
+def _tiles(product: Product, dim: str, axes: tuple[Axis, ...], block: int) -> Expr:
     """How many tiles a dimension has, at most."""
     return (
-        most_tiles(p.groups.ends, numel(axes), block)
-        if p.groups is not None and p.groups.dim == dim
+        most_tiles(product.groups.ends, numel(axes), block)
+        if product.groups is not None and product.groups.dim == dim
         else ceildiv(numel(axes), integer(block))
     )
 
@@ -311,7 +318,7 @@ def _renamed(value: Value, names: dict[str, Expr], ranges: dict[str, tuple]) -> 
     return Rewriter(on_index=lambda e: tidy(e.subs(names), ranges))(value)
 
 
-def _in_groups(value: Value, k: Expr, rblock: int, groups: dict[str, str]) -> Value:
+def _in_groups(value: Value, expr: Expr, rblock: int, groups: dict[str, str]) -> Value:
     """The value with k // n (the group of weights that share a scale) as a scalar of the step, where a step stays
     within one group. `groups`: what these scalars are, by name."""
 
@@ -320,7 +327,7 @@ def _in_groups(value: Value, k: Expr, rblock: int, groups: dict[str, str]) -> Va
         for c, atoms in e.terms():
             term = as_expr(c)
             for atom in atoms:
-                n = atom.args[1] if atom.op == "floordiv" and atom.args[0] is k else None
+                n = atom.args[1] if atom.op == "floordiv" and atom.args[0] is expr else None
                 if n is not None and n.is_const and n.value % rblock == 0:
                     name = f"group_{n.value}"
                     groups[name] = f"roffset // {n.value}"
@@ -330,30 +337,33 @@ def _in_groups(value: Value, k: Expr, rblock: int, groups: dict[str, str]) -> Va
         return out
 
     return Rewriter(
-        on_index=lambda e: replaced(e) if any(a.op == "floordiv" for _, atoms in e.terms() for a in atoms) else e
+        on_index=lambda e: replaced(e) if any(atom.op == "floordiv" for _, atoms in e.terms() for atom in atoms) else e
     )(value)
 
 
-def _group(p: Product) -> int:
+def _group(product: Product) -> int:
     """How many elements of the sum, one after the other, share a scale; 0: there are no such groups."""
     sizes = {
-        int(a.args[1].value)
-        for v in loads([p.b])
+        int(atom.args[1].value)
+        for v in loads([product.b])
         for _, atoms in v.attr[1].terms()
-        for a in atoms
-        if a.op == "floordiv" and a.args[0] is p.k[0].symbol and a.args[1].is_const and a.args[1].value >= 2 * LEAST
+        for atom in atoms
+        if atom.op == "floordiv"
+        and atom.args[0] is product.k[0].symbol
+        and atom.args[1].is_const
+        and atom.args[1].value >= 2 * LEAST
     }
-    return min(sizes) if len(p.k) == 1 and sizes else 0
+    return min(sizes) if len(product.k) == 1 and sizes else 0
 
 
-def _alternating(p: Product) -> int:
+def _alternating(product: Product) -> int:
     """How many elements of the sum are unpacked from one in memory, by turns (two halves of a byte): each is a product
     of its own then, so that none is read twice, and neighbours are read together."""
-    if len(p.k) > 1:
+    if len(product.k) > 1:
         return 1
-    k = p.k[0]
+    k = product.k[0]
     found: set[Expr] = set()
-    for v in walk([p.b]):
+    for v in walk([product.b]):
         if (e := v.position) is not None:
             found |= {
                 atom.args[1]

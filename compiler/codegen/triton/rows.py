@@ -30,15 +30,15 @@ def print_rows(printer: Any) -> tuple[Any, str]:
         v.looped = frozenset("x")
         v.emit(p._roots(stage))
         p._fold_tiles(stage.accs, v, masks, v.inside)
-        for s in stage.stores:
-            if s.mode != "rows":
-                v.store(s.buffer, s.index, s.value, s.mode, tile if stage.axes else tile - {"r"})
+        for store in stage.stores:
+            if store.mode != "rows":
+                v.store(store.buffer, store.index, store.value, store.mode, tile if stage.axes else tile - {"r"})
                 continue
-            total = f"sum_{s.buffer.name}"
-            before.append(f"{total} = tl.zeros([XBLOCK, RBLOCK], {ttype(s.buffer.dtype).held})")
-            v.inside.append(f"{total} += {p._tile(v.operand(stored(s.value)), None, {}, tile)}")
+            total = f"sum_{store.buffer.name}"
+            before.append(f"{total} = tl.zeros([XBLOCK, RBLOCK], {ttype(store.buffer.dtype).held})")
+            v.inside.append(f"{total} += {p._tile(v.operand(stored(store.value)), None, {}, tile)}")
             after.append(
-                f"tl.store({s.buffer.name} + ({v.index(s.index)}), tl.sum({total}, 0)[None, :]"
+                f"tl.store({store.buffer.name} + ({v.index(store.index)}), tl.sum({total}, 0)[None, :]"
                 + (f", {masks['r']})" if "r" in masks else ")")
             )
         before += v.outside

@@ -44,11 +44,11 @@ def scan_loop(printer: Any, stage: Stage, names: Names, masks: dict[str, str]) -
     v = printer._values(stage, names, inner)
     v.emit([a.value for a in stage.accs])
     declare: list[str] = []
-    for a in stage.accs:
-        v.inside += _piece(printer, a, v.operand(a.value), declare)
-    for s in stage.stores:
-        v.emit([*s.positions, stored(s.value)])
-        v.store(s.buffer, s.index, s.value, s.mode, frozenset("xr"))
+    for acc in stage.accs:
+        v.inside += _piece(printer, acc, v.operand(acc.value), declare)
+    for store in stage.stores:
+        v.emit([*store.positions, stored(store.value)])
+        v.store(store.buffer, store.index, store.value, store.mode, frozenset("xr"))
     names.forget("r")
     return [
         *v.outside,
@@ -58,16 +58,16 @@ def scan_loop(printer: Any, stage: Stage, names: Names, masks: dict[str, str]) -
     ]
 
 
-def _piece(printer: Any, a: Acc, x: Operand, declare: list[str]) -> list[str]:
+def _piece(printer: Any, acc: Acc, x: Operand, declare: list[str]) -> list[str]:
     """One accumulator over one piece: the tile of results, and what is carried on."""
     full = frozenset("xr")
-    position = a.op.startswith("arg")
-    t = ttype(a.value.dtype if position else a.dtype)
-    combine = f"_running_{a.op}"
+    position = acc.op.startswith("arg")
+    t = ttype(acc.value.dtype if position else acc.dtype)
+    combine = f"_running_{acc.op}"
     printer.need(combine)
-    name, carry = a.name, f"{a.name}_carry"
+    name, carry = acc.name, f"{acc.name}_carry"
     tile = printer._tile(x if x.t == t else Operand(f"({conversion(x, t)})", t, x.dims), None, {}, full)
-    declare.append(f"{carry} = tl.full([XBLOCK, 1], {reduce_identity(a.op, t)}, {t.held})")
+    declare.append(f"{carry} = tl.full([XBLOCK, 1], {reduce_identity(acc.op, t)}, {t.held})")
     if position:
         declare.append(f"{carry}_at = tl.full([XBLOCK, 1], 0, {printer.itype})")
         printer.accs[name] = Operand(name, ttype(torch.int64), full)

@@ -105,7 +105,7 @@ class _Split:
     def is_ready(self, number: int, n: int) -> bool:
         """Whether stage n, of results alone, may come right behind stage `number`."""
         stage = self.stages[n]
-        between = {id(s.buffer) for st in self.stages[number + 1 : n] for s in st.stores}
+        between = {id(store.buffer) for st in self.stages[number + 1 : n] for store in st.stores}
         return (
             not stage.axes
             and not stage.accs
@@ -164,16 +164,16 @@ class _Split:
             self.around[accs[1].name] = accs[0].name
         else:
             body += p._loop(number, stage, names, masks, "rbegin", "rend")
-        for a in accs:
-            x = p.accs[a.name]
-            lines = [(self.scratch("part", a.dtype, self.rows * self.lay.split), x.text)]
-            if a.op.startswith("arg"):
+        for acc in accs:
+            x = p.accs[acc.name]
+            lines = [(self.scratch("part", acc.dtype, self.rows * self.lay.split), x.text)]
+            if acc.op.startswith("arg"):
                 lines.append(
-                    (self.scratch("part", a.value.dtype, self.rows * self.lay.split), f"{x.text}_value[:, None]")
+                    (self.scratch("part", acc.value.dtype, self.rows * self.lay.split), f"{x.text}_value[:, None]")
                 )
             at = "piece * xnumel + xindex" if self.lay.columns else "xindex * SPLIT + piece"
             body += [f"tl.store({s.name} + ({at}), {text}{self.mask(masks)})" for s, text in lines]
-            self.parts[a.name] = (a, [s for s, _ in lines])
+            self.parts[acc.name] = (acc, [s for s, _ in lines])
         self.add(body, self.lay.xblock, True)
 
     # ---- partial results
@@ -256,7 +256,7 @@ class _Split:
         scratch, out = {name for name, _ in names}, []
         n = len(self.p.k.inputs) + len(self.p.k.outputs)
         for f, text in self.out:
-            f.arguments = f.arguments[:n] + names + [a for a in f.arguments[n:] if a[0] not in scratch]
+            f.arguments = f.arguments[:n] + names + [arg for arg in f.arguments[n:] if arg[0] not in scratch]
             out.append((f, f"@triton.jit\n{f.head}\n{text.partition(chr(10))[2].partition(chr(10))[2]}"))
         return out
 

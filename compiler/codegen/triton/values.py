@@ -60,13 +60,13 @@ def _memory(buffer: Buffer, n: int) -> str:
     )
 
 
-def _are_neighbours(e: Expr, tile: Tile, n: int) -> bool:
+def _are_neighbours(expr: Expr, tile: Tile, n: int) -> bool:
     """Whether n lanes of a tile, from a multiple of n on, are at places side by side, from a multiple of n on."""
-    if n > tile.block or not tile.axes or e.coeff(tile.axes[-1].symbol.name) is not ONE:
+    if n > tile.block or not tile.axes or expr.coeff(tile.axes[-1].symbol.name) is not ONE:
         return False
     fast = tile.axes[-1]
-    steps = [c for c, _ in (e - fast.symbol).terms()] + [c for c, _ in as_expr(fast.size).terms()]
-    return all(c % n == 0 for c in steps)
+    steps = [c for c, _ in (expr - fast.symbol).terms()] + [c for c, _ in as_expr(fast.size).terms()]
+    return all(step % n == 0 for step in steps)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Names:
 
     def forget(self, dim: str) -> None:
         """Names of a loop's body end with the loop."""
-        for k in [k for k, x in self.known.items() if dim in x.dims and not x.is_literal]:
+        for k in [key for key, value in self.known.items() if dim in value.dims and not value.is_literal]:
             del self.known[k]
 
 
@@ -154,91 +154,91 @@ class Values(GuardedValues):
                     self.names.origins.setdefault(x.text, v.origin)
                 self._under = ()
 
-    def operand(self, v: Value, guard: Guard = ()) -> Operand:
-        return self.names.known[self.key(v, self.guard_of(v, guard))]
+    def operand(self, value: Value, guard: Guard = ()) -> Operand:
+        return self.names.known[self.key(value, self.guard_of(value, guard))]
 
-    def takes_care(self, v: Value) -> bool:
-        return super().takes_care(v) and not self._inside(v)
+    def takes_care(self, value: Value) -> bool:
+        return super().takes_care(value) and not self._inside(value)
 
-    def operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
-        if v.op == "philox" and self._together(v):
-            return [(a, guard) for a in v.args if a is not v.args[2]]
-        short = self._short(v) if v.op != "masked" else None
-        return super().operands(v, guard) if short is None else [(short[1], guard)]
+    def operands(self, value: Value, guard: Guard) -> list[tuple[Value, Guard]]:
+        if value.op == "philox" and self._together(value):
+            return [(arg, guard) for arg in value.args if arg is not value.args[2]]
+        short = self._short(value) if value.op != "masked" else None
+        return super().operands(value, guard) if short is None else [(short[1], guard)]
 
-    def _rough(self, v: Value) -> bool:
-        return self.exact is not None and v.id not in self.exact
+    def _rough(self, value: Value) -> bool:
+        return self.exact is not None and value.id not in self.exact
 
-    def _short(self, v: Value) -> tuple[str, Value] | None:
+    def _short(self, value: Value) -> tuple[str, Value] | None:
         """cheap.short_form where one may stand."""
-        if self.backend != "cuda" or not self._rough(v) or ttype(v.dtype).held != "tl.float32":
+        if self.backend != "cuda" or not self._rough(value) or ttype(value.dtype).held != "tl.float32":
             return None
-        return short_form(v, self.rounded.get(v.id))
+        return short_form(value, self.rounded.get(value.id))
 
     # ---- texts
-    def _let(self, stem: str, text: str, v: Value, dims: frozenset[str]) -> Operand:
+    def _let(self, stem: str, text: str, value: Value, dims: frozenset[str]) -> Operand:
         name = self.names.fresh(stem)
         (self.inside if dims & self.looped else self.outside).append(f"{name} = {text}")
-        return Operand(name, ttype(v.dtype), dims)
+        return Operand(name, ttype(value.dtype), dims)
 
-    def _statement(self, v: Value, guard: Guard) -> Operand:
-        t = ttype(v.dtype)
-        if v.op == "const":
-            text = literal(v.attr, t)
+    def _statement(self, value: Value, guard: Guard) -> Operand:
+        t = ttype(value.dtype)
+        if value.op == "const":
+            text = literal(value.attr, t)
             return Operand(f"({text})" if text.startswith("-") else text, t, is_literal=True)
-        if v.op == "param":
-            return Operand(v.attr, t)
-        if v.op == "acc":
-            return self.acc(v.attr)
-        if v.op == "load":
-            return self._load(v, guard)
-        if v.op == "index":
-            return self._index(v)
-        if v.op == "philox":
-            return self._philox(v, guard)
-        if v.op == "keep_word":
-            return self._keep_word(v, guard)
-        args = [self.operand(a, g) for a, g in self.operands(v, guard)[: len(v.args)]]
-        dims = frozenset().union(*(a.dims for a in args))
-        if v.op == "cast":
+        if value.op == "param":
+            return Operand(value.attr, t)
+        if value.op == "acc":
+            return self.acc(value.attr)
+        if value.op == "load":
+            return self._load(value, guard)
+        if value.op == "index":
+            return self._index(value)
+        if value.op == "philox":
+            return self._philox(value, guard)
+        if value.op == "keep_word":
+            return self._keep_word(value, guard)
+        args = [self.operand(a, g) for a, g in self.operands(value, guard)[: len(value.args)]]
+        dims = frozenset().union(*(arg.dims for arg in args))
+        if value.op == "cast":
             if args[0].t == t or (
                 args[0].t.held == t.held and not t.low_precision and args[0].t.kind == t.kind and not args[0].is_literal
             ):
                 return Operand(args[0].text, t, args[0].dims, args[0].is_literal)
-            return self._let("as_" + t.stored.removeprefix("tl."), conversion(args[0], t), v, dims)
-        if v.op == "check_index":
-            return self._check(v, args, guard, dims)
-        short = self._short(v)
+            return self._let("as_" + t.stored.removeprefix("tl."), conversion(args[0], t), value, dims)
+        if value.op == "check_index":
+            return self._check(value, args, guard, dims)
+        short = self._short(value)
         text = (
             short_text(short[0], args[0], self.need)
             if short is not None
-            else (cheap_expression(v, t, args, self.need, self.backend) if self._rough(v) else None)
-            or expression(v.op, t, args, self.need)
+            else (cheap_expression(value, t, args, self.need, self.backend) if self._rough(value) else None)
+            or expression(value.op, t, args, self.need)
         )
-        if t.low_precision and v.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
+        if t.low_precision and value.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
             text = rounded(f"({text})", t)  # an operator of a low precision type rounds its result
-        return self._let(v.op, text, v, dims)
+        return self._let(value.op, text, value, dims)
 
-    def dims_of(self, e: Expr) -> frozenset[str]:
+    def dims_of(self, expr: Expr) -> frozenset[str]:
         known = indirect_values()
         out: set[str] = set()
-        for n in e.symbol_names():
-            if n in self.axis_dims:
-                out.add(self.axis_dims[n])
-            elif n in known:
-                out |= self._indirect(known[n]).dims
+        for name in expr.symbol_names():
+            if name in self.axis_dims:
+                out.add(self.axis_dims[name])
+            elif name in known:
+                out |= self._indirect(known[name]).dims
         return frozenset(out)
 
-    def _indirect(self, v: Value) -> Operand:
+    def _indirect(self, value: Value) -> Operand:
         """What stands behind an index, under the same guard as what is read there: elements that a check leaves out
         have no position.
         """
-        return self.operand(v, self._under)
+        return self.operand(value, self._under)
 
-    def index(self, e: Expr) -> str:
+    def index(self, expr: Expr) -> str:
         known = indirect_values()
-        m = {n: symbol(self._indirect(known[n]).text) for n in e.symbol_names() if n in known}
-        return index_text(e.subs(m) if m else e, self.need)
+        m = {name: symbol(self._indirect(known[name]).text) for name in expr.symbol_names() if name in known}
+        return index_text(expr.subs(m) if m else expr, self.need)
 
     def spread(self, text: str, have: frozenset[str], want: frozenset[str]) -> str:
         """An index as a tile over at least the dimensions `want`."""
@@ -248,21 +248,21 @@ class Values(GuardedValues):
 
     def mask(self, dims: frozenset[str], guard: Guard = ()) -> tuple[str, frozenset[str]]:
         """(text of a mask or "", dimensions that it varies over)."""
-        parts = [self.masks[d] for d in sorted(dims, reverse=True) if d in self.masks]
-        over = frozenset(d for d in dims if d in self.masks)
+        parts = [self.masks[dim] for dim in sorted(dims, reverse=True) if dim in self.masks]
+        over = frozenset(dim for dim in dims if dim in self.masks)
         for k, g in enumerate(guard):
             x = self.operand(g, guard[:k])
             parts.append(x.text)
             over |= x.dims
         return " & ".join(parts), over
 
-    def _inside(self, v: Value, sizes: dict[str, int] | None = None) -> bool:
+    def _inside(self, value: Value, sizes: dict[str, int] | None = None) -> bool:
         """Whether a load is inside of its buffer wherever the axes are: then a condition around it need not guard
         it.
         """
-        if not is_plain_load(v):
+        if not is_plain_load(value):
             return False
-        buffer, e = v.attr
+        buffer, e = value.attr
         sizes = self.sizes if sizes is None else sizes
         if not all(type(n) is int for n in (*buffer.shape, *buffer.stride)) or not all(buffer.shape):
             return False
@@ -273,24 +273,24 @@ class Values(GuardedValues):
                 return False
             last += c.value * (sizes[name] - 1)
             rest = rest.subs({name: 0})
-        end = sum((n - 1) * st for n, st in zip(buffer.shape, buffer.stride))
+        end = sum((size - 1) * st for size, st in zip(buffer.shape, buffer.stride))
         return rest.is_const and rest.value >= 0 and last + rest.value <= end
 
-    def _load(self, v: Value, guard: Guard) -> Operand:
-        buffer, e = v.attr
+    def _load(self, value: Value, guard: Guard) -> Operand:
+        buffer, e = value.attr
         have = self.dims_of(e)
         if buffer.bits:
-            return self._bits(v, guard, have)
+            return self._bits(value, guard, have)
         mask, over = self.mask(have, guard)
         if (
             "r" in have and "r" in self.loose and not guard
         ):  # whole words of 16 bytes: the end of a row may be read too far
             name, n = self.loose["r"]
-            axes = [a for a, d in self.axis_dims.items() if d == "r"]
-            if len(axes) == 1 and self._inside(v, {**self.sizes, axes[0]: n}):
+            axes = [key for key, dim in self.axis_dims.items() if dim == "r"]
+            if len(axes) == 1 and self._inside(value, {**self.sizes, axes[0]: n}):
                 mask = " & ".join(name if part == self.masks["r"] else part for part in mask.split(" & "))
         if buffer.repeats:
-            there = " & ".join(f"({self.index(n)} != 0)" for n in buffer.repeats)
+            there = " & ".join(f"({self.index(repeat)} != 0)" for repeat in buffer.repeats)
             mask = f"{mask} & {there}" if mask else there
         dims = have | over
         at = self.spread(self.index(self.open(e)), have, dims)
@@ -302,19 +302,19 @@ class Values(GuardedValues):
             + (f", eviction_policy={policy!r}" if policy else "")
             + ")"
         )
-        t = ttype(v.dtype)
+        t = ttype(value.dtype)
         if t.eight_bits:
             text = f"_from_{t.stored}({text})"
         elif t.low_precision:
             text += ".to(tl.float32)"
         elif t.kind == "bool":
             text += ".to(tl.int1)"
-        return self._let(buffer.name + "_at", text, v, dims)
+        return self._let(buffer.name + "_at", text, value, dims)
 
     # ---- masks of bits
-    def _bits(self, v: Value, guard: Guard, have: frozenset[str]) -> Operand:
+    def _bits(self, value: Value, guard: Guard, have: frozenset[str]) -> Operand:
         """Truth values of neighbours of one load where they lie together in a tile, else each of its own byte."""
-        buffer, e = v.attr
+        buffer, e = value.attr
         tile, n = next(
             (
                 (t, n)
@@ -326,13 +326,13 @@ class Values(GuardedValues):
         )
         if tile is None:
             mask, over = self.mask(have, guard)
-            at = self._let("bit", self.spread(self.index(e), have, have | over), v, have | over).text
+            at = self._let("bit", self.spread(self.index(e), have, have | over), value, have | over).text
             memory = (
                 f"tl.load({_memory(buffer, BYTE)} + ({at} >> 3)"
                 + (f", {mask}" + (", other=0" if guard else "") if mask else "")
                 + ")"
             )
-            return self._let(f"{buffer.name}_at", f"({memory} >> ({at} & 7) & 1) != 0", v, have | over)
+            return self._let(f"{buffer.name}_at", f"({memory} >> ({at} & 7) & 1) != 0", value, have | over)
         self.need("_from_bits")
         at, mask = self._of_neighbours(e, tile, n, have)
         policy = self.policy(buffer, have)
@@ -349,12 +349,12 @@ class Values(GuardedValues):
                 if tile.position == "[:, None]"
                 else f"_from_bits({loaded}, {n})"
             ),
-            v,
+            value,
             have,
         )
 
-    def _store_bits(self, buffer: Buffer, e: Expr, x: Operand) -> None:
-        have = self.dims_of(e)
+    def _store_bits(self, buffer: Buffer, expr: Expr, x: Operand) -> None:
+        have = self.dims_of(expr)
         out = self.inside if have & self.looped else self.outside
         text = (
             f"tl.full({self.shape(have)}, {x.text}, tl.int1)"
@@ -363,22 +363,22 @@ class Values(GuardedValues):
             if x.dims == have
             else f"tl.broadcast_to({x.text}, {self.shape(have)})"
         )
-        tile = next((t for t in self.tiles if _are_neighbours(e, t, BYTE)), None)
+        tile = next((t for t in self.tiles if _are_neighbours(expr, t, BYTE)), None)
         if tile is None:
             self.need("_put_bit")
             mask, _ = self.mask(have)
             out.append(
-                f"_put_bit({buffer.name}, {self.index(e)}, {text},"
+                f"_put_bit({buffer.name}, {self.index(expr)}, {text},"
                 f" {mask or f'tl.full({self.shape(have)}, 1, tl.int1)'})"
             )
             return
         self.need("_halves")
         self.need("_to_bits")
-        at, mask = self._of_neighbours(e, tile, BYTE, have)
+        at, mask = self._of_neighbours(expr, tile, BYTE, have)
         text = f"tl.trans(_to_bits(tl.trans({text})))" if tile.position == "[:, None]" else f"_to_bits({text})"
         out.append(f"tl.store({_memory(buffer, BYTE)} + ({at}), {text}" + (f", {mask})" if mask else ")"))
 
-    def _of_neighbours(self, e: Expr, tile: Tile, n: int, have: frozenset[str]) -> tuple[str, str]:
+    def _of_neighbours(self, expr: Expr, tile: Tile, n: int, have: frozenset[str]) -> tuple[str, str]:
         """(e // n, mask) where each lane along a dimension of tiles stands for n neighbours."""
         lanes = self.names.fresh("lanes")
         (self.inside if tile.dim in self.looped else self.outside).append(
@@ -387,46 +387,46 @@ class Values(GuardedValues):
             else f"{lanes} = ({tile.start} + {n} * tl.arange(0, {tile.dim.upper()}BLOCK // {n})) // {n}"
         )  # (as the words of random numbers have them)
         where, inner, at = {}, ONE, symbol(lanes)
-        for k, a in enumerate(reversed(tile.axes)):
-            size = as_expr(a.size) if k else as_expr(a.size) // n
+        for k, axis in enumerate(reversed(tile.axes)):
+            size = as_expr(axis.size) if k else as_expr(axis.size) // n
             at_axis = at // inner if k == len(tile.axes) - 1 else at // inner % size
-            where[a.symbol.name] = at_axis if k else at_axis * n
+            where[axis.symbol.name] = at_axis if k else at_axis * n
             inner = inner * size
         parts = [
             self.masks[d] if d != tile.dim else f"({lanes} < {d}numel // {n})"
             for d in sorted(have, reverse=True)
             if d in self.masks
         ]
-        return self.index(e.subs(where) // n), " & ".join(parts)
+        return self.index(expr.subs(where) // n), " & ".join(parts)
 
-    def _index(self, v: Value) -> Operand:
-        e, t = v.attr, ttype(v.dtype)
+    def _index(self, value: Value) -> Operand:
+        e, t = value.attr, ttype(value.dtype)
         if e.is_const:
             return Operand(literal(e.value, t), t, is_literal=True)
         dims = self.dims_of(e)
         if self.index_type != "tl.int32" or t.held != "tl.int64":
-            return self._let("index", f"({self.index(e)}).to({t.held})", v, dims)
-        name = self._let("index", self.index(e), v, dims).text
+            return self._let("index", f"({self.index(e)}).to({t.held})", value, dims)
+        name = self._let("index", self.index(e), value, dims).text
         return Operand(
             f"{name}.to(tl.int64)", t, dims, narrow=name
         )  # (converted where it is neither compared nor becomes a float)
 
     # ---- random numbers
-    def _together(self, v: Value) -> tuple[Tile, int] | None:
+    def _together(self, value: Value) -> tuple[Tile, int] | None:
         """Along which dimension of tiles, and for how many neighbours, the words of `philox` are computed at once: a
         counter gives those of four, from a multiple of four on. None: each by itself."""
-        at = v.args[2]
-        if at.op != "index" or at.args or v.args[4].attr < 4:
+        at = value.args[2]
+        if at.op != "index" or at.args or value.args[4].attr < 4:
             return None
         for tile in self.tiles:
-            for n in (8, 4) if v.args[4].attr > 4 else (4,):  # (four float32 are what a thread holds side by side)
+            for n in (8, 4) if value.args[4].attr > 4 else (4,):  # (four float32 are what a thread holds side by side)
                 if n <= tile.per and _are_neighbours(at.attr, tile, n):
                     return tile, n
         return None
 
-    def _philox(self, v: Value, guard: Guard) -> Operand:
-        seed, counter, threads, vector = (self.operand(v.args[k], guard) for k in (0, 1, 3, 4))
-        together, e, unsigned = self._together(v), v.args[2].attr, self.index_type.replace("int", "uint")
+    def _philox(self, value: Value, guard: Guard) -> Operand:
+        seed, counter, threads, vector = (self.operand(value.args[k], guard) for k in (0, 1, 3, 4))
+        together, e, unsigned = self._together(value), value.args[2].attr, self.index_type.replace("int", "uint")
         more = (
             f"{threads.text if threads.is_literal else f'({threads.narrow or threads.text}).to({unsigned})'},"
             f" {vector.text}"
@@ -436,9 +436,9 @@ class Values(GuardedValues):
         self.need("_philox")
         if together is None:
             self.need("_philox_one")
-            at = self.operand(v.args[2], guard)
+            at = self.operand(value.args[2], guard)
             return self._word(
-                f"_philox_one({state}, ({at.narrow or materialised(at)}).to({unsigned}), {more})", v, at.dims
+                f"_philox_one({state}, ({at.narrow or materialised(at)}).to({unsigned}), {more})", value, at.dims
             )
         tile, n = together
         if n == 4:
@@ -448,30 +448,30 @@ class Values(GuardedValues):
         lanes, out = self.names.fresh("lanes"), self.inside if dims & LOOPED else self.outside
         out.append(f"{lanes} = {tile.start} + {n} * tl.arange(0, {tile.dim.upper()}BLOCK // {n}){tile.position}")
         where, inner = {}, ONE
-        for k, a in enumerate(reversed(tile.axes)):
+        for k, axis in enumerate(reversed(tile.axes)):
             at_axis = symbol(lanes) // inner
-            where[a.symbol.name] = at_axis if k == len(tile.axes) - 1 else at_axis % a.size
-            inner = inner * as_expr(a.size)
+            where[axis.symbol.name] = at_axis if k == len(tile.axes) - 1 else at_axis % axis.size
+            inner = inner * as_expr(axis.size)
         at_lanes = f"({self.index(e.subs(where))}).to({unsigned})"
         if tile.position == "[:, None]":
-            return self._word(f"tl.trans(_philox_{n}({state}, tl.trans({at_lanes}), {more}))", v, dims)
-        return self._word(f"_philox_{n}({state}, {at_lanes}, {more})", v, dims)
+            return self._word(f"tl.trans(_philox_{n}({state}, tl.trans({at_lanes}), {more}))", value, dims)
+        return self._word(f"_philox_{n}({state}, {at_lanes}, {more})", value, dims)
 
-    def _keep_word(self, v: Value, guard: Guard) -> Operand:
-        seed, counter, at, ones = (self.operand(a, guard) for a in v.args)
+    def _keep_word(self, value: Value, guard: Guard) -> Operand:
+        seed, counter, at, ones = (self.operand(arg, guard) for arg in value.args)
         for name in ("_product", "_philox", "_folded", "_keep_word"):
             self.need(name)
         return self._word(
             f"_keep_word({seed.text}, {counter.text}, ({at.narrow or materialised(at)}).to(tl.uint32), {ones.text})",
-            v,
+            value,
             at.dims,
         )
 
-    def _word(self, text: str, v: Value, dims: frozenset[str]) -> Operand:
-        name = self._let("philox", text, v, dims).text
-        return Operand(f"{name}.to(tl.int64)", ttype(v.dtype), dims, narrow=name, unsigned=True)
+    def _word(self, text: str, value: Value, dims: frozenset[str]) -> Operand:
+        name = self._let("philox", text, value, dims).text
+        return Operand(f"{name}.to(tl.int64)", ttype(value.dtype), dims, narrow=name, unsigned=True)
 
-    def _check(self, v: Value, args: list[Operand], guard: Guard, dims: frozenset[str]) -> Operand:
+    def _check(self, value: Value, args: list[Operand], guard: Guard, dims: frozenset[str]) -> Operand:
         i, n = args
         mask, over = self.mask(dims, guard)
         good = f"(0 <= {i.text}) & ({i.text} < {n.text})"
@@ -479,20 +479,20 @@ class Values(GuardedValues):
         target = self.inside if wide & self.looped else self.outside
         # what is masked off may hold anything
         inverted = f"{good} | ~({mask})" if mask else good
-        message = v.attr.partition(": ")[2] or v.attr
+        message = value.attr.partition(": ")[2] or value.attr
         target.append(f"tl.device_assert({inverted}, {message!r})")
-        return self._let("checked", i.text if not i.is_literal else f"tl.full([], {i.text}, {i.t.held})", v, dims)
+        return self._let("checked", i.text if not i.is_literal else f"tl.full([], {i.text}, {i.t.held})", value, dims)
 
     # ---- stores
-    def store(self, buffer: Buffer, e: Expr, value: Value, mode: str, tile: frozenset[str]) -> None:
+    def store(self, buffer: Buffer, expr: Expr, value: Value, mode: str, tile: frozenset[str]) -> None:
         """A store of `value`, over `tile` where elements are added up."""
         if buffer.bits:
-            return self._store_bits(buffer, e, self.operand(value))
+            return self._store_bits(buffer, expr, self.operand(value))
         t = ttype(buffer.dtype)
         x = self.operand(stored(value))
-        have = self.dims_of(e)
+        have = self.dims_of(expr)
         want = have | x.dims | (tile if mode == "add" else NONE)
-        at = self.spread(self.index(self.open(e)), have, want)
+        at = self.spread(self.index(self.open(expr)), have, want)
         text = x.text
         if x.is_literal:
             text = f"tl.full({self.shape(want)}, {text}, {t.held})" if want else f"tl.full([], {text}, {t.held})"

@@ -37,15 +37,15 @@ ON_CPU = frozenset((aten.max_pool2d_with_indices_backward.default,))  # a GPU ha
 
 
 def _borrow(op: Any, function: Callable) -> Callable[..., Any]:
-    def decompose(b: Builder, *args: Any, **kwargs: Any) -> Any:
+    def decompose(builder: Builder, *args: Any, **kwargs: Any) -> Any:
         if op in ON_CPU and args[0].meta["val"].device.type != "cpu":
             return NotImplemented
-        return _record(b, op, function, args, kwargs)
+        return _record(builder, op, function, args, kwargs)
 
     return decompose
 
 
-def _record(b: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Run torch's function on stand-ins of the nodes, and write what it did through the builder."""
     f = Functionalizer(state.env)
     nodes: list[Node] = []
@@ -64,7 +64,7 @@ def _record(b: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) 
         return _public(x)
 
     targs = [stand_in(x) for x in args]
-    tkwargs = {k: stand_in(v) for k, v in kwargs.items()}
+    tkwargs = {name: stand_in(value) for name, value in kwargs.items()}
     with recording(f), torch.no_grad(), _Factories():
         out = function(*targs, **tkwargs)
     if out is NotImplemented:
@@ -72,7 +72,7 @@ def _record(b: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) 
     single = isinstance(out, torch.Tensor)
     sub = f.finish((out,) if single else tuple(out), [], "borrowed")
     if any(o.kind not in ("buffer", "const", "view", "input") for o in sub.plan) or any(
-        t.ndim for t in sub.constants.values()
+        constant.ndim for constant in sub.constants.values()
     ):
         return NotImplemented  # (a table of numbers: torch's kernel does better)
     new: dict[Node, Any] = dict(zip(sub.placeholders, nodes))
@@ -82,21 +82,23 @@ def _record(b: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) 
             return new[x]
         return [arg(y) for y in x] if isinstance(x, (list, tuple)) else x
 
-    for n in sub.graph.nodes:
-        if n.op == "get_attr":
-            t = sub.constants[n.target]
-            new[n] = b.full((), t.item(), t.dtype, t.device)
-        elif n.op == "call_function":
-            if n.target is operator.getitem:
-                new[n] = new[n.args[0]][n.args[1]]
+    for node in sub.graph.nodes:
+        if node.op == "get_attr":
+            t = sub.constants[node.target]
+            new[node] = builder.full((), t.item(), t.dtype, t.device)
+        elif node.op == "call_function":
+            if node.target is operator.getitem:
+                new[node] = new[node.args[0]][node.args[1]]
                 continue
-            r = b.call(n.target, *[arg(x) for x in n.args], **{k: arg(v) for k, v in n.kwargs.items()})
-            new[n] = r
-    got = [_result(b, o, new, nodes) for o in sub.outputs]
+            r = builder.call(
+                node.target, *[arg(x) for x in node.args], **{name: arg(value) for name, value in node.kwargs.items()}
+            )
+            new[node] = r
+    got = [_result(builder, output, new, nodes) for output in sub.outputs]
     return got[0] if single else tuple(got)
 
 
-def _result(b: Builder, o: Any, new: dict[Node, Any], nodes: list[Node]) -> Any:
+def _result(builder: Builder, o: Any, new: dict[Node, Any], nodes: list[Node]) -> Any:
     """A result as a node; views of what was computed or of an argument are views of their nodes."""
     if o.kind == "const":
         return o.value
@@ -110,9 +112,9 @@ def _result(b: Builder, o: Any, new: dict[Node, Any], nodes: list[Node]) -> Any:
     else:
         x, laid_out = new[base], base.meta["val"]
     if x.meta["val"].stride != laid_out.stride:
-        x = b.emit(aten.clone.default, x, val=laid_out)
+        x = builder.emit(aten.clone.default, x, val=laid_out)
     val = TensorMeta(tuple(shape), tuple(stride), laid_out.dtype, laid_out.device)
-    return b.emit(aten.as_strided.default, x, list(shape), list(stride), offset, val=val)
+    return builder.emit(aten.as_strided.default, x, list(shape), list(stride), offset, val=val)
 
 
 def _public(x: Any) -> Any:

@@ -15,17 +15,17 @@ __all__: list[str] = []
 aten = torch.ops.aten
 
 
-def _made(b: Builder, op: Any, value: Any, *args: Any, **kwargs: Any) -> Node:
+def _made(builder: Builder, op: Any, value: Any, *args: Any, **kwargs: Any) -> Node:
     """A constant fill with the metadata that `op` gives."""
-    m: TensorMeta = b.meta(op, args, kwargs)
-    n = b.full(m.shape, value, m.dtype, m.device)
+    m: TensorMeta = builder.meta(op, args, kwargs)
+    n = builder.full(m.shape, value, m.dtype, m.device)
     n.meta["val"] = m
     return n
 
 
 def _filler(op: Any, value: Any) -> Any:
-    def f(b: Builder, *args: Any, **kwargs: Any) -> Node:
-        return _made(b, op, value, *args, **kwargs)
+    def f(builder: Builder, *args: Any, **kwargs: Any) -> Node:
+        return _made(builder, op, value, *args, **kwargs)
 
     return f
 
@@ -44,8 +44,8 @@ for _op, _v in (
 def _unfilled(op: Any) -> Any:
     """A fill that nobody needs: `unwritten` says so to who writes it as a whole."""
 
-    def f(b: Builder, *args: Any, **kwargs: Any) -> Any:
-        n = _made(b, op, contents_of_empty(b.meta(op, args, kwargs).dtype), *args, **kwargs)
+    def f(builder: Builder, *args: Any, **kwargs: Any) -> Any:
+        n = _made(builder, op, contents_of_empty(builder.meta(op, args, kwargs).dtype), *args, **kwargs)
         n.meta["unwritten"] = True
         return n
 
@@ -57,49 +57,53 @@ for _op in (aten.empty_like.default, aten.empty.memory_format, aten.new_empty.de
 
 
 @decomposition(aten.full.default)
-def full(b: Builder, size: Any, value: Any, **kwargs: Any) -> Node:
-    return _made(b, aten.full.default, value, size, value, **kwargs)
+def full(builder: Builder, size: Any, value: Any, **kwargs: Any) -> Node:
+    return _made(builder, aten.full.default, value, size, value, **kwargs)
 
 
 @decomposition(aten.full_like.default)
-def full_like(b: Builder, x: Node, value: Any, **kwargs: Any) -> Node:
-    return _made(b, aten.full_like.default, value, x, value, **kwargs)
+def full_like(builder: Builder, x: Node, value: Any, **kwargs: Any) -> Node:
+    return _made(builder, aten.full_like.default, value, x, value, **kwargs)
 
 
 @decomposition(aten.new_full.default)
-def new_full(b: Builder, x: Node, size: Any, value: Any, **kwargs: Any) -> Node:
-    return _made(b, aten.new_full.default, value, x, size, value, **kwargs)
+def new_full(builder: Builder, x: Node, size: Any, value: Any, **kwargs: Any) -> Node:
+    return _made(builder, aten.new_full.default, value, x, size, value, **kwargs)
 
 
 @decomposition(aten.scalar_tensor.default)
-def scalar_tensor(b: Builder, value: Any, **kwargs: Any) -> Node:
-    return _made(b, aten.scalar_tensor.default, value, value, **kwargs)
+def scalar_tensor(builder: Builder, value: Any, **kwargs: Any) -> Node:
+    return _made(builder, aten.scalar_tensor.default, value, value, **kwargs)
 
 
 @decomposition(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def arange(b: Builder, *args: Any, **kwargs: Any) -> Any:
+def arange(builder: Builder, *args: Any, **kwargs: Any) -> Any:
     op = (aten.arange.default, aten.arange.start, aten.arange.start_step)[len(args) - 1]
-    m = b.meta(op, args, kwargs)
+    m = builder.meta(op, args, kwargs)
     start, end, step = {1: (0, *args, 1), 2: (*args, 1), 3: args}[len(args)]
-    return b.emit(aten.arange.start_step, start, end, step, val=m, dtype=m.dtype, device=m.device)
+    return builder.emit(aten.arange.start_step, start, end, step, val=m, dtype=m.dtype, device=m.device)
 
 
 @decomposition(aten.eye.default, aten.eye.m)
-def eye(b: Builder, n: Any, m: Any = None, **kwargs: Any) -> Any:
+def eye(builder: Builder, n: Any, m: Any = None, **kwargs: Any) -> Any:
     op, args = (aten.eye.default, (n,)) if m is None else (aten.eye.m, (n, m))
-    t = b.meta(op, args, kwargs)
-    rows = b.unsqueeze(b.iota(t.shape[0], torch.int64, t.device), 1)
-    cols = b.iota(t.shape[1], torch.int64, t.device)
-    return b.cast(b.compare("eq", rows, cols), t.dtype) if t.dtype is not torch.bool else b.compare("eq", rows, cols)
+    t = builder.meta(op, args, kwargs)
+    rows = builder.unsqueeze(builder.iota(t.shape[0], torch.int64, t.device), 1)
+    cols = builder.iota(t.shape[1], torch.int64, t.device)
+    return (
+        builder.cast(builder.compare("eq", rows, cols), t.dtype)
+        if t.dtype is not torch.bool
+        else builder.compare("eq", rows, cols)
+    )
 
 
 def _triangle(compare: str) -> Any:
-    def f(b: Builder, x: Node, diagonal: int = 0) -> Any:
-        m = x.meta["val"]
-        rows = b.unsqueeze(b.iota(m.shape[-2], torch.int64, m.device), 1)
-        cols = b.iota(m.shape[-1], torch.int64, m.device)
-        keep = b.compare(compare, b.sub(cols, rows), diagonal)
-        return b.where(keep, x, False if m.dtype is torch.bool else 0)
+    def f(builder: Builder, x: Node, diagonal: int = 0) -> Any:
+        meta = x.meta["val"]
+        rows = builder.unsqueeze(builder.iota(meta.shape[-2], torch.int64, meta.device), 1)
+        cols = builder.iota(meta.shape[-1], torch.int64, meta.device)
+        keep = builder.compare(compare, builder.sub(cols, rows), diagonal)
+        return builder.where(keep, x, False if meta.dtype is torch.bool else 0)
 
     return f
 
@@ -110,106 +114,110 @@ decomposition(aten.triu.default)(_triangle("ge"))
 
 # ---- indexing
 @decomposition(aten.index.Tensor, aten._unsafe_index.Tensor)
-def index(b: Builder, x: Node, indices: Any) -> Any:
+def index(builder: Builder, x: Node, indices: Any) -> Any:
     if any(i is not None and i.meta["val"].dtype in (torch.bool, torch.uint8) for i in indices):
         return NotImplemented
-    return b.emit(aten.index.Tensor, x, [None if i is None else b.cast(i, torch.int64) for i in indices])
+    return builder.emit(aten.index.Tensor, x, [None if i is None else builder.cast(i, torch.int64) for i in indices])
 
 
 @decomposition(aten.index_select.default)
-def index_select(b: Builder, x: Node, dim: int, idx: Node) -> Any:
+def index_select(builder: Builder, x: Node, dim: int, idx: Node) -> Any:
     if not shape_of(x):
-        return b.emit(aten.clone.default, x)
+        return builder.emit(aten.clone.default, x)
     d = norm_dim(dim, len(shape_of(x)))
     if not shape_of(idx):
-        idx = b.emit(aten.unsqueeze.default, idx, 0)
-    return b.emit(aten.index_select.default, x, d, b.cast(idx, torch.int64))
+        idx = builder.emit(aten.unsqueeze.default, idx, 0)
+    return builder.emit(aten.index_select.default, x, d, builder.cast(idx, torch.int64))
 
 
 @decomposition(aten.embedding.default)
 def embedding(
-    b: Builder, weight: Node, idx: Node, padding_idx: Any = -1, scale: bool = False, sparse: bool = False
+    builder: Builder, weight: Node, idx: Node, padding_idx: Any = -1, scale: bool = False, sparse: bool = False
 ) -> Any:
-    return b.emit(aten.embedding.default, weight, b.cast(idx, torch.int64))
+    return builder.emit(aten.embedding.default, weight, builder.cast(idx, torch.int64))
 
 
 @decomposition(aten.gather.default)
-def gather(b: Builder, x: Node, dim: int, idx: Node, *, sparse_grad: bool = False) -> Any:
+def gather(builder: Builder, x: Node, dim: int, idx: Node, *, sparse_grad: bool = False) -> Any:
     if not shape_of(x) or not shape_of(idx):
         return NotImplemented
-    return b.emit(aten.gather.default, x, norm_dim(dim, len(shape_of(x))), b.cast(idx, torch.int64))
+    return builder.emit(aten.gather.default, x, norm_dim(dim, len(shape_of(x))), builder.cast(idx, torch.int64))
 
 
 @decomposition(aten.take.default)
-def take(b: Builder, x: Node, idx: Node) -> Any:
+def take(builder: Builder, x: Node, idx: Node) -> Any:
     from ..meta.core import numel
 
-    return b.emit(aten.index.Tensor, b.view(x, [numel(shape_of(x))]), [b.cast(idx, torch.int64)])
+    return builder.emit(aten.index.Tensor, builder.view(x, [numel(shape_of(x))]), [builder.cast(idx, torch.int64)])
 
 
 @decomposition(aten.constant_pad_nd.default)
-def constant_pad_nd(b: Builder, x: Node, pad: Any, value: Any = 0) -> Any:
+def constant_pad_nd(builder: Builder, x: Node, pad: Any, value: Any = 0) -> Any:
     if all(isinstance(p, int) and p == 0 for p in pad):
-        return b.emit(aten.clone.default, x)
-    return b.emit(aten.constant_pad_nd.default, x, list(pad), value)
+        return builder.emit(aten.clone.default, x)
+    return builder.emit(aten.constant_pad_nd.default, x, list(pad), value)
 
 
 @decomposition(aten.pixel_shuffle.default)
-def pixel_shuffle(b: Builder, x: Node, r: int) -> Any:
+def pixel_shuffle(builder: Builder, x: Node, r: int) -> Any:
     *lead, c, h, w = shape_of(x)
     n = len(lead)
-    y = b.view(x, [*lead, c // (r * r), r, r, h, w])
-    return _shuffled(b, x, y, [n, n + 3, n + 1, n + 4, n + 2], [*lead, c // (r * r), h * r, w * r])
+    y = builder.view(x, [*lead, c // (r * r), r, r, h, w])
+    return _shuffled(builder, x, y, [n, n + 3, n + 1, n + 4, n + 2], [*lead, c // (r * r), h * r, w * r])
 
 
 @decomposition(aten.pixel_unshuffle.default)
-def pixel_unshuffle(b: Builder, x: Node, r: int) -> Any:
+def pixel_unshuffle(builder: Builder, x: Node, r: int) -> Any:
     *lead, c, h, w = shape_of(x)
     n = len(lead)
     if x.meta["val"].device.type == "cpu" and any(map(is_zero, x.meta["val"].shape)):
-        return b.emit(aten.clone.default, x)
-    y = b.view(x, [*lead, c, h // r, r, w // r, r])
-    return _shuffled(b, x, y, [n, n + 2, n + 4, n + 1, n + 3], [*lead, c * r * r, h // r, w // r])
+        return builder.emit(aten.clone.default, x)
+    y = builder.view(x, [*lead, c, h // r, r, w // r, r])
+    return _shuffled(builder, x, y, [n, n + 2, n + 4, n + 1, n + 3], [*lead, c * r * r, h // r, w // r])
 
 
-def _shuffled(b: Builder, x: Node, y: Node, order: list[int], shape: list[Any]) -> Node:
+def _shuffled(builder: Builder, x: Node, y: Node, order: list[int], shape: list[Any]) -> Node:
     """y, a view of x, with its last dimensions in another order, as a tensor of `shape`: channels last where x is, on
     the CPU.
     """
-    m = x.meta["val"]
-    y = b.emit(aten.permute.default, y, [*range(order[0]), *order])
-    y = b.view(b.emit(aten.clone.default, y, memory_format=torch.contiguous_format), shape)
-    fmt = suggest_format(m) if m.device.type == "cpu" else torch.contiguous_format
-    return y if fmt is torch.contiguous_format else b.emit(aten.clone.default, y, memory_format=fmt)
+    meta = x.meta["val"]
+    y = builder.emit(aten.permute.default, y, [*range(order[0]), *order])
+    y = builder.view(builder.emit(aten.clone.default, y, memory_format=torch.contiguous_format), shape)
+    fmt = suggest_format(meta) if meta.device.type == "cpu" else torch.contiguous_format
+    return y if fmt is torch.contiguous_format else builder.emit(aten.clone.default, y, memory_format=fmt)
 
 
 # ---- means of what is written to one place
-def _mean(b: Builder, x: Node, total: Any, counts: Any) -> Node:
+def _mean(builder: Builder, x: Node, total: Any, counts: Any) -> Node:
     """total / how many values a place received (eager divides integers towards minus infinity); places that received
     none keep theirs.
     """
-    m = x.meta["val"]
-    none = b.compare("eq", counts, 0)
-    n = b.where(none, 1, counts)
+    meta = x.meta["val"]
+    none = builder.compare("eq", counts, 0)
+    n = builder.where(none, 1, counts)
     mean = (
-        b.call(aten.div.Tensor, total, n)
-        if m.dtype.is_floating_point
-        else b.call(aten.div.Tensor_mode, total, n, rounding_mode="floor")
+        builder.call(aten.div.Tensor, total, n)
+        if meta.dtype.is_floating_point
+        else builder.call(aten.div.Tensor_mode, total, n, rounding_mode="floor")
     )
-    return b.where(none, x, mean)
+    return builder.where(none, x, mean)
 
 
 def _mean_of_writes(add: Any) -> Callable:
     """The decomposition of a write that takes means: sums over counts, both written by `add`."""
 
-    def f(b: Builder, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True) -> Any:
-        m, s = x.meta["val"], source.meta["val"]
-        if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
+    def f(
+        builder: Builder, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
+    ) -> Any:
+        meta, s = x.meta["val"], source.meta["val"]
+        if reduce != "mean" or meta.dtype.is_complex or meta.device.type != "cpu":
             return NotImplemented
-        total = b.call(add, x if include_self else b.full(m.shape, 0, m.dtype, m.device), dim, index, source)
-        first = b.full(m.shape, int(include_self), m.dtype, m.device)
-        counts = b.call(add, first, dim, index, b.full(s.shape, 1, m.dtype, m.device))
-        return _mean(b, x, total, counts)
+        total = builder.call(
+            add, x if include_self else builder.full(meta.shape, 0, meta.dtype, meta.device), dim, index, source
+        )
+        first = builder.full(meta.shape, int(include_self), meta.dtype, meta.device)
+        counts = builder.call(add, first, dim, index, builder.full(s.shape, 1, meta.dtype, meta.device))
+        return _mean(builder, x, total, counts)
 
     return f
 
@@ -219,27 +227,29 @@ decomposition(aten.index_reduce.default)(_mean_of_writes(aten.index_add.default)
 
 
 @decomposition(aten.index_put.default)
-def index_put(b: Builder, x: Node, indices: Any, values: Node, accumulate: bool = False) -> Any:
+def index_put(builder: Builder, x: Node, indices: Any, values: Node, accumulate: bool = False) -> Any:
     """One number written where a mask holds is a choice."""
-    m, v = x.meta["val"], values.meta["val"]
+    meta, v = x.meta["val"], values.meta["val"]
     masks = [(d, i) for d, i in enumerate(indices) if i is not None]
     if (
         len(masks) != 1
         or masks[0][1].meta["val"].dtype is not torch.bool
         or v.shape not in ((), (1,))
-        or m.dtype.is_complex
-        or masks[0][1].meta["val"].device != m.device
-        or v.device != m.device
+        or meta.dtype.is_complex
+        or masks[0][1].meta["val"].device != meta.device
+        or v.device != meta.device
         and v.shape != ()
     ):
         return NotImplemented
     d, mask = masks[0]
     shape = mask.meta["val"].shape
-    if tuple(m.shape[d : d + len(shape)]) != tuple(shape):
+    if tuple(meta.shape[d : d + len(shape)]) != tuple(shape):
         return NotImplemented
-    rest = len(m.shape) - d - len(shape)
-    mask = b.unsqueeze(mask, *[len(shape)] * rest) if rest else mask
-    value = values if v.shape == () else b.emit(aten.squeeze.dims, values, [0])
+    rest = len(meta.shape) - d - len(shape)
+    mask = builder.unsqueeze(mask, *[len(shape)] * rest) if rest else mask
+    value = values if v.shape == () else builder.emit(aten.squeeze.dims, values, [0])
     if accumulate:
-        value = b.add(x, value) if m.dtype is not torch.bool else b.emit(aten.logical_or.default, x, value)
-    return b.where(mask, value, x)  # (the number may lie on the CPU while all else does not)
+        value = (
+            builder.add(x, value) if meta.dtype is not torch.bool else builder.emit(aten.logical_or.default, x, value)
+        )
+    return builder.where(mask, value, x)  # (the number may lie on the CPU while all else does not)

@@ -16,329 +16,345 @@ __all__ = ["upcast", "in_opmath"]
 aten = torch.ops.aten
 
 
-def upcast(b: Builder, x: Node) -> Node:
+def upcast(builder: Builder, x: Node) -> Node:
     """x in the dtype that kernels compute in."""
-    return b.cast(x, opmath(dtype_of(x)))
+    return builder.cast(x, opmath(dtype_of(x)))
 
 
-def in_opmath(f: Callable) -> Callable:
+def in_opmath(fn: Callable) -> Callable:
     """Wrap a decomposition: tensor operands in, computed in opmath, result cast back to the first operand's dtype."""
 
-    def g(b: Builder, *args: Any, **kwargs: Any) -> Any:
-        d = result_type([a.meta["val"] for a in args if isinstance(a, Node)])
+    def g(builder: Builder, *args: Any, **kwargs: Any) -> Any:
+        d = result_type([arg.meta["val"] for arg in args if isinstance(arg, Node)])
         if category(d) > 2:
             return NotImplemented
         up = opmath(d)
-        return b.cast(f(b, *[b.cast(a, up) if isinstance(a, Node) else a for a in args], **kwargs), d)
+        return builder.cast(
+            fn(builder, *[builder.cast(arg, up) if isinstance(arg, Node) else arg for arg in args], **kwargs), d
+        )
 
-    g.__name__ = f.__name__
+    g.__name__ = fn.__name__
     return g
 
 
 # ---- activations
 @decomposition(aten.gelu.default)
 @in_opmath
-def gelu(b: Builder, x: Node, *, approximate: str = "none") -> Node:
+def gelu(builder: Builder, x: Node, *, approximate: str = "none") -> Node:
     if approximate == "tanh":
-        inner = b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), 0.044715)), math.sqrt(2 / math.pi))
-        return b.mul(b.mul(x, 0.5), b.add(b.unary("tanh", inner), 1.0))
-    return b.mul(b.mul(x, 0.5), b.add(b.unary("erf", b.mul(x, math.sqrt(0.5))), 1.0))
+        inner = builder.mul(
+            builder.add(x, builder.mul(builder.mul(builder.mul(x, x), x), 0.044715)), math.sqrt(2 / math.pi)
+        )
+        return builder.mul(builder.mul(x, 0.5), builder.add(builder.unary("tanh", inner), 1.0))
+    return builder.mul(builder.mul(x, 0.5), builder.add(builder.unary("erf", builder.mul(x, math.sqrt(0.5))), 1.0))
 
 
 @decomposition(aten.silu.default)
 @in_opmath
-def silu(b: Builder, x: Node) -> Node:
-    return b.div(x, b.add(b.unary("exp", b.unary("neg", x)), 1.0))
+def silu(builder: Builder, x: Node) -> Node:
+    return builder.div(x, builder.add(builder.unary("exp", builder.unary("neg", x)), 1.0))
 
 
 @decomposition(aten.hardswish.default)
 @in_opmath
-def hardswish(b: Builder, x: Node) -> Node:
-    return b.div(b.mul(x, _clamp(b, b.add(x, 3.0), 0.0, 6.0)), 6.0)
+def hardswish(builder: Builder, x: Node) -> Node:
+    return builder.div(builder.mul(x, _clamp(builder, builder.add(x, 3.0), 0.0, 6.0)), 6.0)
 
 
 @decomposition(aten.hardsigmoid.default)
 @in_opmath
-def hardsigmoid(b: Builder, x: Node) -> Node:
-    return b.div(_clamp(b, b.add(x, 3.0), 0.0, 6.0), 6.0)
+def hardsigmoid(builder: Builder, x: Node) -> Node:
+    return builder.div(_clamp(builder, builder.add(x, 3.0), 0.0, 6.0), 6.0)
 
 
 @decomposition(aten.mish.default)
 @in_opmath
-def mish(b: Builder, x: Node) -> Node:
-    return b.mul(x, b.unary("tanh", b.unary("log1p", b.unary("exp", x))))
+def mish(builder: Builder, x: Node) -> Node:
+    return builder.mul(x, builder.unary("tanh", builder.unary("log1p", builder.unary("exp", x))))
 
 
 @decomposition(aten.softplus.default)
 @in_opmath
-def softplus(b: Builder, x: Node, beta: Any = 1, threshold: Any = 20) -> Node:
-    xb = b.mul(x, float(beta))
-    return b.where(b.compare("gt", xb, float(threshold)), x, b.div(b.unary("log1p", b.unary("exp", xb)), float(beta)))
+def softplus(builder: Builder, x: Node, beta: Any = 1, threshold: Any = 20) -> Node:
+    xb = builder.mul(x, float(beta))
+    return builder.where(
+        builder.compare("gt", xb, float(threshold)),
+        x,
+        builder.div(builder.unary("log1p", builder.unary("exp", xb)), float(beta)),
+    )
 
 
 @decomposition(aten.elu.default)
 @in_opmath
-def elu(b: Builder, x: Node, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Node:
-    neg = b.mul(b.unary("expm1", b.mul(x, float(input_scale))), float(alpha) * float(scale))
-    return b.where(b.compare("le", x, 0.0), neg, b.mul(x, float(scale)) if scale != 1 else x)
+def elu(builder: Builder, x: Node, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Node:
+    neg = builder.mul(builder.unary("expm1", builder.mul(x, float(input_scale))), float(alpha) * float(scale))
+    return builder.where(builder.compare("le", x, 0.0), neg, builder.mul(x, float(scale)) if scale != 1 else x)
 
 
 @decomposition(aten.celu.default)
 @in_opmath
-def celu(b: Builder, x: Node, alpha: Any = 1.0) -> Node:
+def celu(builder: Builder, x: Node, alpha: Any = 1.0) -> Node:
     alpha = float(alpha)
-    return b.where(b.compare("le", x, 0.0), b.mul(b.unary("expm1", b.div(x, alpha)), alpha), x)
+    return builder.where(
+        builder.compare("le", x, 0.0), builder.mul(builder.unary("expm1", builder.div(x, alpha)), alpha), x
+    )
 
 
 @decomposition(aten.selu.default)
 @in_opmath
-def selu(b: Builder, x: Node) -> Node:
+def selu(builder: Builder, x: Node) -> Node:
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-    return b.where(b.compare("le", x, 0.0), b.mul(b.unary("expm1", x), alpha * scale), b.mul(x, scale))
+    return builder.where(
+        builder.compare("le", x, 0.0), builder.mul(builder.unary("expm1", x), alpha * scale), builder.mul(x, scale)
+    )
 
 
 @decomposition(aten.leaky_relu.default)
-def leaky_relu(b: Builder, x: Node, slope: Any = 0.01) -> Any:
-    return b.where(b.compare("gt", x, 0), x, b.mul(x, slope))
+def leaky_relu(builder: Builder, x: Node, slope: Any = 0.01) -> Any:
+    return builder.where(builder.compare("gt", x, 0), x, builder.mul(x, slope))
 
 
 @decomposition(aten._prelu_kernel.default)
-def prelu(b: Builder, x: Node, w: Node) -> Any:
-    return b.where(b.compare("gt", x, 0), x, b.mul(x, w))
+def prelu(builder: Builder, x: Node, w: Node) -> Any:
+    return builder.where(builder.compare("gt", x, 0), x, builder.mul(x, w))
 
 
 @decomposition(aten.relu6.default)
-def relu6(b: Builder, x: Node) -> Any:
-    return _clamp(b, x, 0, 6)
+def relu6(builder: Builder, x: Node) -> Any:
+    return _clamp(builder, x, 0, 6)
 
 
 @decomposition(aten.hardtanh.default)
-def hardtanh(b: Builder, x: Node, lo: Any = -1, hi: Any = 1) -> Any:
-    return _clamp(b, x, lo, hi)
+def hardtanh(builder: Builder, x: Node, lo: Any = -1, hi: Any = 1) -> Any:
+    return _clamp(builder, x, lo, hi)
 
 
 @decomposition(aten.threshold.default)
-def threshold(b: Builder, x: Node, t: Any, value: Any) -> Any:
-    return b.where(b.compare("le", x, t), value, x)
+def threshold(builder: Builder, x: Node, t: Any, value: Any) -> Any:
+    return builder.where(builder.compare("le", x, t), value, x)
 
 
 @decomposition(aten.hardshrink.default)
-def hardshrink(b: Builder, x: Node, lambd: Any = 0.5) -> Any:
-    inside = b.emit(aten.logical_and.default, b.compare("ge", x, -lambd), b.compare("le", x, lambd))
-    return b.where(inside, 0, x)
+def hardshrink(builder: Builder, x: Node, lambd: Any = 0.5) -> Any:
+    inside = builder.emit(aten.logical_and.default, builder.compare("ge", x, -lambd), builder.compare("le", x, lambd))
+    return builder.where(inside, 0, x)
 
 
 @decomposition(aten.softshrink.default)
 @in_opmath
-def softshrink(b: Builder, x: Node, lambd: Any = 0.5) -> Node:
-    zero = b.add(b.mul(x, 0.0), 0.0)  # without a sign; NaN stays
-    return b.where(
-        b.compare("gt", x, lambd),
-        b.sub(x, float(lambd)),
-        b.where(b.compare("lt", x, -lambd), b.add(x, float(lambd)), zero),
+def softshrink(builder: Builder, x: Node, lambd: Any = 0.5) -> Node:
+    zero = builder.add(builder.mul(x, 0.0), 0.0)  # without a sign; NaN stays
+    return builder.where(
+        builder.compare("gt", x, lambd),
+        builder.sub(x, float(lambd)),
+        builder.where(builder.compare("lt", x, -lambd), builder.add(x, float(lambd)), zero),
     )
 
 
 @decomposition(aten.log_sigmoid_forward.default)
-def log_sigmoid_forward(b: Builder, x: Node) -> Any:
-    d = dtype_of(x)
-    u = upcast(b, x)
-    z = b.unary("exp", b.unary("neg", b.unary("abs", u)))
-    low = b.emit(aten.minimum.default, u, b.full((), 0.0, dtype_of(u), u.meta["val"].device))
-    out = b.cast(b.sub(low, b.unary("log1p", z)), d)
+def log_sigmoid_forward(builder: Builder, x: Node) -> Any:
+    dtype = dtype_of(x)
+    u = upcast(builder, x)
+    z = builder.unary("exp", builder.unary("neg", builder.unary("abs", u)))
+    low = builder.emit(aten.minimum.default, u, builder.full((), 0.0, dtype_of(u), u.meta["val"].device))
+    out = builder.cast(builder.sub(low, builder.unary("log1p", z)), dtype)
     if x.meta["val"].device.type == "cpu":
-        return out, b.cast(z, d)
-    return out, b.full((0,), 0, d, x.meta["val"].device)
+        return out, builder.cast(z, dtype)
+    return out, builder.full((0,), 0, dtype, x.meta["val"].device)
 
 
 @decomposition(aten.glu.default)
-def glu(b: Builder, x: Node, dim: int = -1) -> Any:
-    m = x.meta["val"]
-    d = dim % len(m.shape)
-    half = m.shape[d] // 2
+def glu(builder: Builder, x: Node, dim: int = -1) -> Any:
+    meta = x.meta["val"]
+    d = dim % len(meta.shape)
+    half = meta.shape[d] // 2
     d0 = dtype_of(x)
-    lo = upcast(b, b.emit(aten.slice.Tensor, x, d, 0, half, 1))
-    hi = upcast(b, b.emit(aten.slice.Tensor, x, d, half, half * 2, 1))
-    return b.cast(b.mul(lo, b.emit(aten.sigmoid.default, hi)), d0)
+    lo = upcast(builder, builder.emit(aten.slice.Tensor, x, d, 0, half, 1))
+    hi = upcast(builder, builder.emit(aten.slice.Tensor, x, d, half, half * 2, 1))
+    return builder.cast(builder.mul(lo, builder.emit(aten.sigmoid.default, hi)), d0)
 
 
 # ---- arithmetic composites
-def _clamp(b: Builder, x: Node, lo: Any, hi: Any) -> Node:
+def _clamp(builder: Builder, x: Node, lo: Any, hi: Any) -> Node:
     """Bounds as numbers or nodes of x's dtype; NaN stays NaN, and hi wins where lo > hi."""
-    m = x.meta["val"]
+    meta = x.meta["val"]
     for op, v in ((aten.maximum.default, lo), (aten.minimum.default, hi)):
         if v is not None:
             if not isinstance(v, Node):
-                v = b.full((), v, m.dtype, m.device)
-            x = b.emit(op, v, x) if v.meta["val"].shape == () else b.emit(op, x, v)  # of -0.0 and 0.0, x stays
+                v = builder.full((), v, meta.dtype, meta.device)
+            x = (
+                builder.emit(op, v, x) if v.meta["val"].shape == () else builder.emit(op, x, v)
+            )  # of -0.0 and 0.0, x stays
     return x
 
 
 @decomposition(aten.clamp.default, aten.clamp.Tensor)
-def clamp(b: Builder, x: Node, min: Any = None, max: Any = None) -> Any:
+def clamp(builder: Builder, x: Node, min: Any = None, max: Any = None) -> Any:
     if any(isinstance(v, float) and math.isnan(v) for v in (min, max)):
         return NotImplemented  # what it means depends on torch's version
     vs = [v for v in (x, min, max) if v is not None]
     d = result_type([v.meta["val"] if isinstance(v, Node) else v for v in vs])
-    x, min, max = (b.cast(v, d) if isinstance(v, Node) else v for v in (x, min, max))
-    return _clamp(b, x, min, max)
+    x, min, max = (builder.cast(v, d) if isinstance(v, Node) else v for v in (x, min, max))
+    return _clamp(builder, x, min, max)
 
 
 @decomposition(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(b: Builder, x: Node, lo: Any) -> Any:
-    return clamp(b, x, lo, None)
+def clamp_min(builder: Builder, x: Node, lo: Any) -> Any:
+    return clamp(builder, x, lo, None)
 
 
 @decomposition(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(b: Builder, x: Node, hi: Any) -> Any:
-    return clamp(b, x, None, hi)
+def clamp_max(builder: Builder, x: Node, hi: Any) -> Any:
+    return clamp(builder, x, None, hi)
 
 
 @decomposition(aten.addcmul.default)
-def addcmul(b: Builder, x: Node, y: Node, z: Node, *, value: Any = 1) -> Any:
+def addcmul(builder: Builder, x: Node, y: Node, z: Node, *, value: Any = 1) -> Any:
     d = result_type([n.meta["val"] for n in (x, y, z)])
     up = opmath(d)
-    x, y, z = (b.cast(n, up) for n in (x, y, z))
-    p = b.mul(y, z) if value == 1 else b.mul(b.mul(y, value), z)
-    return b.cast(b.add(x, p), d)
+    x, y, z = (builder.cast(n, up) for n in (x, y, z))
+    p = builder.mul(y, z) if value == 1 else builder.mul(builder.mul(y, value), z)
+    return builder.cast(builder.add(x, p), d)
 
 
 @decomposition(aten.addcdiv.default)
-def addcdiv(b: Builder, x: Node, y: Node, z: Node, *, value: Any = 1) -> Any:
+def addcdiv(builder: Builder, x: Node, y: Node, z: Node, *, value: Any = 1) -> Any:
     d = result_type([n.meta["val"] for n in (x, y, z)])
     if not is_float(d):
         return NotImplemented
     up = opmath(d)
-    x, y, z = (b.cast(n, up) for n in (x, y, z))
-    return b.cast(b.add(x, b.div(y if value == 1 else b.mul(y, value), z)), d)
+    x, y, z = (builder.cast(n, up) for n in (x, y, z))
+    return builder.cast(builder.add(x, builder.div(y if value == 1 else builder.mul(y, value), z)), d)
 
 
 @decomposition(aten.lerp.Scalar, aten.lerp.Tensor)
-def lerp(b: Builder, x: Node, end: Node, w: Any) -> Any:
-    d = dtype_of(x)
-    if category(d) > 2:
+def lerp(builder: Builder, x: Node, end: Node, w: Any) -> Any:
+    dtype = dtype_of(x)
+    if category(dtype) > 2:
         return NotImplemented
-    up = opmath(d)
-    x, end = b.cast(x, up), b.cast(end, up)
-    diff = b.sub(end, x)
+    up = opmath(dtype)
+    x, end = builder.cast(x, up), builder.cast(end, up)
+    diff = builder.sub(end, x)
     if not isinstance(w, Node):
-        near = b.add(x, b.mul(diff, w)) if abs(w) < 0.5 else b.sub(end, b.mul(diff, 1 - w))
-        return b.cast(near, d)
-    w = b.cast(w, up)
-    small = b.compare("lt", b.unary("abs", w), 0.5)
-    far = b.sub(end, b.mul(diff, b.sub(1, w)))
-    return b.cast(b.where(small, b.add(x, b.mul(diff, w)), far), d)
+        near = builder.add(x, builder.mul(diff, w)) if abs(w) < 0.5 else builder.sub(end, builder.mul(diff, 1 - w))
+        return builder.cast(near, dtype)
+    w = builder.cast(w, up)
+    small = builder.compare("lt", builder.unary("abs", w), 0.5)
+    far = builder.sub(end, builder.mul(diff, builder.sub(1, w)))
+    return builder.cast(builder.where(small, builder.add(x, builder.mul(diff, w)), far), dtype)
 
 
 @decomposition(aten.square.default)
-def square(b: Builder, x: Node) -> Any:
-    return b.mul(x, x)
+def square(builder: Builder, x: Node) -> Any:
+    return builder.mul(x, x)
 
 
 @decomposition(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(b: Builder, x: Node, mask: Node, value: Any) -> Any:
-    value = b.cast(value, dtype_of(x)) if isinstance(value, Node) else value
+def masked_fill(builder: Builder, x: Node, mask: Node, value: Any) -> Any:
+    value = builder.cast(value, dtype_of(x)) if isinstance(value, Node) else value
     return (
-        b.where(mask, value, x)
+        builder.where(mask, value, x)
         if isinstance(value, Node)
-        else b.emit(aten.where.self, mask, b.full((), value, dtype_of(x), x.meta["val"].device), x)
+        else builder.emit(aten.where.self, mask, builder.full((), value, dtype_of(x), x.meta["val"].device), x)
     )
 
 
 @decomposition(aten.fill.Scalar, aten.fill.Tensor)
-def fill(b: Builder, x: Node, value: Any) -> Any:
-    m = x.meta["val"]
+def fill(builder: Builder, x: Node, value: Any) -> Any:
+    meta = x.meta["val"]
     if isinstance(value, Node):
-        return b.emit(aten.clone.default, b.expand(b.cast(value, m.dtype), m.shape))
-    return b.full(m.shape, value, m.dtype, m.device)
+        return builder.emit(aten.clone.default, builder.expand(builder.cast(value, meta.dtype), meta.shape))
+    return builder.full(meta.shape, value, meta.dtype, meta.device)
 
 
 @decomposition(aten.zero.default)
-def zero(b: Builder, x: Node) -> Any:
-    m = x.meta["val"]
-    return b.full(m.shape, 0, m.dtype, m.device)
+def zero(builder: Builder, x: Node) -> Any:
+    meta = x.meta["val"]
+    return builder.full(meta.shape, 0, meta.dtype, meta.device)
 
 
 @decomposition(aten.sgn.default)
-def sgn(b: Builder, x: Node) -> Any:
-    return NotImplemented if dtype_of(x).is_complex else b.emit(aten.sign.default, x)
+def sgn(builder: Builder, x: Node) -> Any:
+    return NotImplemented if dtype_of(x).is_complex else builder.emit(aten.sign.default, x)
 
 
 @decomposition(aten.positive.default)
-def positive(b: Builder, x: Node) -> Any:
-    return b.emit(aten.clone.default, x)
+def positive(builder: Builder, x: Node) -> Any:
+    return builder.emit(aten.clone.default, x)
 
 
 @decomposition(aten.conj_physical.default)
-def conj_physical(b: Builder, x: Node) -> Any:
-    return NotImplemented if dtype_of(x).is_complex else positive(b, x)
+def conj_physical(builder: Builder, x: Node) -> Any:
+    return NotImplemented if dtype_of(x).is_complex else positive(builder, x)
 
 
 @decomposition(aten.nan_to_num.default)
-def nan_to_num(b: Builder, x: Node, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
-    d = dtype_of(x)
-    if is_int(d):
-        return b.emit(aten.clone.default, x)
-    if not is_float(d):
+def nan_to_num(builder: Builder, x: Node, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    dtype = dtype_of(x)
+    if is_int(dtype):
+        return builder.emit(aten.clone.default, x)
+    if not is_float(dtype):
         return NotImplemented
-    info = torch.finfo(d)
-    out = b.where(b.unary("isnan", x), 0.0 if nan is None else nan, x)
-    out = b.where(b.compare("eq", x, math.inf), info.max if posinf is None else posinf, out)
-    return b.where(b.compare("eq", x, -math.inf), info.min if neginf is None else neginf, out)
+    info = torch.finfo(dtype)
+    out = builder.where(builder.unary("isnan", x), 0.0 if nan is None else nan, x)
+    out = builder.where(builder.compare("eq", x, math.inf), info.max if posinf is None else posinf, out)
+    return builder.where(builder.compare("eq", x, -math.inf), info.min if neginf is None else neginf, out)
 
 
 @decomposition(aten.isinf.default, aten.isnan.default)
-def isinf(b: Builder, x: Node) -> Any:
-    m = x.meta["val"]
-    if is_int(m.dtype):
-        return b.full(m.shape, False, torch.bool, m.device)
+def isinf(builder: Builder, x: Node) -> Any:
+    meta = x.meta["val"]
+    if is_int(meta.dtype):
+        return builder.full(meta.shape, False, torch.bool, meta.device)
     return NotImplemented
 
 
 @decomposition(aten.ceil.default, aten.floor.default, aten.round.default, aten.trunc.default)
-def rounding(b: Builder, x: Node) -> Any:
-    return b.emit(aten.clone.default, x) if is_int(dtype_of(x)) else NotImplemented
+def rounding(builder: Builder, x: Node) -> Any:
+    return builder.emit(aten.clone.default, x) if is_int(dtype_of(x)) else NotImplemented
 
 
 @decomposition(aten.logaddexp.default)
-def logaddexp(b: Builder, x: Node, y: Node) -> Any:
+def logaddexp(builder: Builder, x: Node, y: Node) -> Any:
     d = result_type([x.meta["val"], y.meta["val"]])
     if not is_float(d):
         return NotImplemented
     up = opmath(d)
-    x, y = b.cast(x, up), b.cast(y, up)
-    top = b.emit(aten.maximum.default, x, y)
-    low = b.emit(aten.minimum.default, x, y)
+    x, y = builder.cast(x, up), builder.cast(y, up)
+    top = builder.emit(aten.maximum.default, x, y)
+    low = builder.emit(aten.minimum.default, x, y)
     # equal infinities would give inf - inf
-    same = b.emit(aten.logical_and.default, b.compare("eq", x, y), b.unary("isinf", x))
-    soft = b.add(top, b.unary("log1p", b.unary("exp", b.sub(low, top))))
-    return b.cast(b.where(same, x, soft), d)
+    same = builder.emit(aten.logical_and.default, builder.compare("eq", x, y), builder.unary("isinf", x))
+    soft = builder.add(top, builder.unary("log1p", builder.unary("exp", builder.sub(low, top))))
+    return builder.cast(builder.where(same, x, soft), d)
 
 
 @decomposition(aten.logit.default)
-def logit(b: Builder, x: Node, eps: float | None = None) -> Any:
-    d = dtype_of(x)
-    if not is_float(d):
+def logit(builder: Builder, x: Node, eps: float | None = None) -> Any:
+    dtype = dtype_of(x)
+    if not is_float(dtype):
         return NotImplemented
-    u = upcast(b, x)
+    u = upcast(builder, x)
     if eps is not None:
         least, most = eps, 1 - eps
         if least <= most:
-            u = _clamp(b, u, least, most)
+            u = _clamp(builder, u, least, most)
         else:  # eager asks for the lower bound first
-            u = b.where(b.compare("lt", u, least), least, b.where(b.compare("gt", u, most), most, u))
-    return b.cast(b.unary("log", b.div(u, b.sub(1, u))), d)
+            u = builder.where(
+                builder.compare("lt", u, least), least, builder.where(builder.compare("gt", u, most), most, u)
+            )
+    return builder.cast(builder.unary("log", builder.div(u, builder.sub(1, u))), dtype)
 
 
 # ---- element-wise losses, unreduced: reduction is applied by `_reduce`
-def _reduce(b: Builder, x: Node, reduction: int) -> Node:
+def _reduce(builder: Builder, x: Node, reduction: int) -> Node:
     if reduction == 0:
         return x
-    return b.call(aten.mean.default if reduction == 1 else aten.sum.default, x)
+    return builder.call(aten.mean.default if reduction == 1 else aten.sum.default, x)
 
 
-def _loss(f: Callable) -> Callable:
-    def g(b: Builder, x: Node, y: Node, *args: Any, **kwargs: Any) -> Any:
+def _loss(fn: Callable) -> Callable:
+    def g(builder: Builder, x: Node, y: Node, *args: Any, **kwargs: Any) -> Any:
         d = result_type([x.meta["val"], y.meta["val"]])
         if not is_float(d):
             return NotImplemented
@@ -347,49 +363,61 @@ def _loss(f: Callable) -> Callable:
             reduction, args = (args[0] if args else 1), args[1:]
         up = opmath(d)
         # kernels round the element-wise loss to the tensor's dtype before it is reduced
-        return _reduce(b, b.cast(f(b, b.cast(x, up), b.cast(y, up), *args, **kwargs), d), reduction)
+        return _reduce(
+            builder, builder.cast(fn(builder, builder.cast(x, up), builder.cast(y, up), *args, **kwargs), d), reduction
+        )
 
     return g
 
 
 @decomposition(aten.mse_loss.default)
 @_loss
-def mse_loss(b: Builder, x: Node, y: Node) -> Node:
-    d = b.sub(x, y)
-    return b.mul(d, d)
+def mse_loss(builder: Builder, x: Node, y: Node) -> Node:
+    d = builder.sub(x, y)
+    return builder.mul(d, d)
 
 
 @decomposition(aten.smooth_l1_loss.default)
 @_loss
-def smooth_l1_loss(b: Builder, x: Node, y: Node, beta: float = 1.0) -> Node:
-    z = b.unary("abs", b.sub(x, y))
+def smooth_l1_loss(builder: Builder, x: Node, y: Node, beta: float = 1.0) -> Node:
+    z = builder.unary("abs", builder.sub(x, y))
     if beta == 0:
         return z
-    return b.where(b.compare("lt", z, beta), b.div(b.mul(b.mul(z, 0.5), z), beta), b.sub(z, 0.5 * beta))
+    return builder.where(
+        builder.compare("lt", z, beta),
+        builder.div(builder.mul(builder.mul(z, 0.5), z), beta),
+        builder.sub(z, 0.5 * beta),
+    )
 
 
 @decomposition(aten.huber_loss.default)
 @_loss
-def huber_loss(b: Builder, x: Node, y: Node, delta: float = 1.0) -> Node:
-    z = b.unary("abs", b.sub(x, y))
-    return b.where(b.compare("le", z, delta), b.mul(b.mul(z, 0.5), z), b.mul(b.sub(z, 0.5 * delta), delta))
+def huber_loss(builder: Builder, x: Node, y: Node, delta: float = 1.0) -> Node:
+    z = builder.unary("abs", builder.sub(x, y))
+    return builder.where(
+        builder.compare("le", z, delta),
+        builder.mul(builder.mul(z, 0.5), z),
+        builder.mul(builder.sub(z, 0.5 * delta), delta),
+    )
 
 
 @decomposition(aten.binary_cross_entropy.default)
-def binary_cross_entropy(b: Builder, x: Node, y: Node, weight: Node | None = None, reduction: int = 1) -> Any:
-    d = dtype_of(x)
-    u, t = upcast(b, x), upcast(b, y)
-    m = u.meta["val"]
-    if m.device.type == "cpu":  # eager's kernel looks at each element: an index out of range where one is wrong
-        right = b.emit(aten.logical_and.default, b.compare("ge", u, 0.0), b.compare("le", u, 1.0))
-        wrong = b.unary("logical_not", right)
-        found = b.emit(aten.any.dim, b.view(wrong, [numel(m.shape)]), 0, False)
-        b.emit(aten.index.Tensor, b.full((1,), False, torch.bool, m.device), [b.cast(found, torch.int64)])
-    floor = b.full((), -100.0, m.dtype, m.device)
-    lo = b.emit(aten.maximum.default, b.unary("log1p", b.unary("neg", u)), floor)
-    hi = b.emit(aten.maximum.default, b.unary("log", u), floor)
-    loss = b.sub(b.mul(b.sub(t, 1.0), lo), b.mul(t, hi))
-    loss = b.cast(loss, d)
+def binary_cross_entropy(builder: Builder, x: Node, y: Node, weight: Node | None = None, reduction: int = 1) -> Any:
+    dtype = dtype_of(x)
+    u, t = upcast(builder, x), upcast(builder, y)
+    meta = u.meta["val"]
+    if meta.device.type == "cpu":  # eager's kernel looks at each element: an index out of range where one is wrong
+        right = builder.emit(aten.logical_and.default, builder.compare("ge", u, 0.0), builder.compare("le", u, 1.0))
+        wrong = builder.unary("logical_not", right)
+        found = builder.emit(aten.any.dim, builder.view(wrong, [numel(meta.shape)]), 0, False)
+        builder.emit(
+            aten.index.Tensor, builder.full((1,), False, torch.bool, meta.device), [builder.cast(found, torch.int64)]
+        )
+    floor = builder.full((), -100.0, meta.dtype, meta.device)
+    lo = builder.emit(aten.maximum.default, builder.unary("log1p", builder.unary("neg", u)), floor)
+    hi = builder.emit(aten.maximum.default, builder.unary("log", u), floor)
+    loss = builder.sub(builder.mul(builder.sub(t, 1.0), lo), builder.mul(t, hi))
+    loss = builder.cast(loss, dtype)
     if weight is not None:
-        loss = b.mul(loss, b.cast(weight, d))
-    return _reduce(b, loss, reduction)
+        loss = builder.mul(loss, builder.cast(weight, dtype))
+    return _reduce(builder, loss, reduction)

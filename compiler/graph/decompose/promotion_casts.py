@@ -18,20 +18,20 @@ __all__ = ["promoted"]
 aten = torch.ops.aten
 
 
-def promoted(b: Builder, xs: list, float_result: bool = False) -> list:
+def promoted(builder: Builder, xs: list, float_result: bool = False) -> list:
     """The operands with tensors cast to their common dtype; numbers are left."""
     d = result_type([x.meta["val"] if isinstance(x, Node) else x for x in xs])
     if float_result and is_int(d):
         d = torch.get_default_dtype()
-    return [b.cast(x, d) if isinstance(x, Node) else x for x in xs]
+    return [builder.cast(x, d) if isinstance(x, Node) else x for x in xs]
 
 
 def _elementwise(op: Any, name: str) -> Callable:
     floats = name in FLOAT_RESULT
 
-    def f(b: Builder, *args: Any, **kwargs: Any) -> Any:
-        xs = promoted(b, list(args), floats)
-        return b.emit(op, *xs, **kwargs)
+    def f(builder: Builder, *args: Any, **kwargs: Any) -> Any:
+        xs = promoted(builder, list(args), floats)
+        return builder.emit(op, *xs, **kwargs)
 
     f.__name__ = f"promote_{name}"
     return f
@@ -57,15 +57,15 @@ _LOGICAL = "logical_and logical_or logical_xor".split()
 
 
 def _logical(op: Any) -> Callable:
-    def f(b: Builder, x: Node, y: Node) -> Node:
-        return b.emit(op, _truth(b, x), _truth(b, y))
+    def f(builder: Builder, x: Node, y: Node) -> Node:
+        return builder.emit(op, _truth(builder, x), _truth(builder, y))
 
     return f
 
 
-def _truth(b: Builder, x: Node) -> Node:
+def _truth(builder: Builder, x: Node) -> Node:
     """x as bool: nonzero is True."""
-    return b.cast(x, torch.bool)
+    return builder.cast(x, torch.bool)
 
 
 for _n in _LOGICAL:
@@ -73,15 +73,15 @@ for _n in _LOGICAL:
 
 
 @decomposition(aten.logical_not.default)
-def logical_not(b: Builder, x: Node) -> Node:
-    return b.emit(aten.logical_not.default, _truth(b, x))
+def logical_not(builder: Builder, x: Node) -> Node:
+    return builder.emit(aten.logical_not.default, _truth(builder, x))
 
 
 # arithmetic with a number on the right is written with the .Tensor form, which takes numbers too
 for _n in ("add", "sub", "mul", "div"):
 
-    def _forward(b: Builder, *args: Any, _op: Any = getattr(aten, _n).Tensor, **kw: Any) -> Any:
-        return b.call(_op, *args, **kw)
+    def _forward(builder: Builder, *args: Any, _op: Any = getattr(aten, _n).Tensor, **kw: Any) -> Any:
+        return builder.call(_op, *args, **kw)
 
     TABLE[getattr(aten, _n).Scalar] = _forward
 
@@ -89,101 +89,101 @@ for _n in ("add", "sub", "mul", "div"):
 # a number on the left becomes a 0-dim tensor
 for _n in ("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"):
 
-    def _number_first(b: Builder, x: Any, y: Node, _op: Any = getattr(aten, _n).Tensor) -> Any:
+    def _number_first(builder: Builder, x: Any, y: Node, _op: Any = getattr(aten, _n).Tensor) -> Any:
         d = result_type([x, y.meta["val"]])
-        return b.call(_op, b.full((), x, d, y.meta["val"].device), y)
+        return builder.call(_op, builder.full((), x, d, y.meta["val"].device), y)
 
     TABLE[getattr(aten, _n).Scalar_Tensor] = _number_first
 
 
 @decomposition(aten.add.Tensor)
-def add(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
-    return _add(b, aten.add.Tensor, x, y, alpha)
+def add(builder: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    return _add(builder, aten.add.Tensor, x, y, alpha)
 
 
-def _add(b: Builder, op: Any, x: Any, y: Any, alpha: Any) -> Node:
-    x, y = promoted(b, [x, y])
+def _add(builder: Builder, op: Any, x: Any, y: Any, alpha: Any) -> Node:
+    x, y = promoted(builder, [x, y])
     if alpha != 1 or isinstance(alpha, bool):
-        y = y * alpha if not isinstance(y, Node) else b.mul(y, alpha)
+        y = y * alpha if not isinstance(y, Node) else builder.mul(y, alpha)
     if not isinstance(x, Node):
-        x = b.full((), x, y.meta["val"].dtype, y.meta["val"].device)
-    return b.emit(op, x, y)
+        x = builder.full((), x, y.meta["val"].dtype, y.meta["val"].device)
+    return builder.emit(op, x, y)
 
 
 @decomposition(aten.sub.Tensor)
-def sub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
-    return _add(b, aten.sub.Tensor, x, y, alpha)
+def sub(builder: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    return _add(builder, aten.sub.Tensor, x, y, alpha)
 
 
 @decomposition(aten.rsub)
-def rsub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
-    x, y = promoted(b, [x, y])
+def rsub(builder: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    x, y = promoted(builder, [x, y])
     if alpha != 1:
-        x = b.mul(x, alpha)
-    return b.sub(y, x)
+        x = builder.mul(x, alpha)
+    return builder.sub(y, x)
 
 
 @decomposition(aten.div.Tensor, aten.true_divide.Tensor)
-def div(b: Builder, x: Any, y: Any) -> Any:
-    x, y = promoted(b, [x, y], float_result=True)
-    return b.emit(aten.div.Tensor, x, y)
+def div(builder: Builder, x: Any, y: Any) -> Any:
+    x, y = promoted(builder, [x, y], float_result=True)
+    return builder.emit(aten.div.Tensor, x, y)
 
 
 @decomposition(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(b: Builder, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+def div_mode(builder: Builder, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
-        return div(b, x, y)
-    x, y = promoted(b, [x, y])
-    return b.emit(aten.div.Tensor_mode, x, y, rounding_mode=rounding_mode)
+        return div(builder, x, y)
+    x, y = promoted(builder, [x, y])
+    return builder.emit(aten.div.Tensor_mode, x, y, rounding_mode=rounding_mode)
 
 
 @decomposition(aten.floor_divide)
-def floor_divide(b: Builder, x: Any, y: Any) -> Any:
-    x, y = promoted(b, [x, y])
-    return b.emit(aten.div.Tensor_mode, x, y, rounding_mode="floor")
+def floor_divide(builder: Builder, x: Any, y: Any) -> Any:
+    x, y = promoted(builder, [x, y])
+    return builder.emit(aten.div.Tensor_mode, x, y, rounding_mode="floor")
 
 
 @decomposition(aten.pow.Tensor_Scalar)
-def pow_scalar(b: Builder, x: Node, e: Any) -> Any:
-    x, _ = promoted(b, [x, e])
+def pow_scalar(builder: Builder, x: Node, e: Any) -> Any:
+    x, _ = promoted(builder, [x, e])
     d = x.meta["val"].dtype
     if e == 2:
-        return b.mul(x, x)
+        return builder.mul(x, x)
     if e == 1:
-        return b.emit(aten.clone.default, x)
+        return builder.emit(aten.clone.default, x)
     if d.is_floating_point:
         if e == 3:  # one rounding, as in the kernel
-            u = b.cast(x, opmath(d))
-            return b.cast(b.mul(b.mul(u, u), u), d)
+            u = builder.cast(x, opmath(d))
+            return builder.cast(builder.mul(builder.mul(u, u), u), d)
         if abs(e) == 0.5:
             if (
                 d is torch.float16 and x.meta["val"].device.type == "cpu"
             ):  # eager asks pow(): of -0.0 it is as of 0.0, of -inf as of inf
-                root = b.unary("sqrt" if e > 0 else "rsqrt", b.unary("abs", x))
-                return b.where(
-                    b.compare("lt", x, -65504.0),
+                root = builder.unary("sqrt" if e > 0 else "rsqrt", builder.unary("abs", x))
+                return builder.where(
+                    builder.compare("lt", x, -65504.0),
                     float("inf") if e > 0 else 0.0,
-                    b.where(b.compare("lt", x, 0.0), float("nan"), root),
+                    builder.where(builder.compare("lt", x, 0.0), float("nan"), root),
                 )
-            return b.unary("sqrt" if e > 0 else "rsqrt", x)
+            return builder.unary("sqrt" if e > 0 else "rsqrt", x)
         if e == -1:
-            return b.unary("reciprocal", x)
+            return builder.unary("reciprocal", x)
         if e == 0:
-            return b.emit(aten.full.default, list(x.meta["val"].shape), 1, dtype=d, device=x.meta["val"].device)
-    return b.emit(aten.pow.Tensor_Scalar, x, e)
+            return builder.emit(aten.full.default, list(x.meta["val"].shape), 1, dtype=d, device=x.meta["val"].device)
+    return builder.emit(aten.pow.Tensor_Scalar, x, e)
 
 
 @decomposition(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
-def where(b: Builder, cond: Node, x: Any, y: Any) -> Any:
+def where(builder: Builder, cond: Node, x: Any, y: Any) -> Any:
     d = result_type([v.meta["val"] if isinstance(v, Node) else v for v in (x, y)])
     device = cond.meta["val"].device
-    x, y = (b.cast(v, d) if isinstance(v, Node) else b.full((), v, d, device) for v in (x, y))
-    return b.emit(aten.where.self, b.cast(cond, torch.bool), x, y)
+    x, y = (builder.cast(v, d) if isinstance(v, Node) else builder.full((), v, d, device) for v in (x, y))
+    return builder.emit(aten.where.self, builder.cast(cond, torch.bool), x, y)
 
 
 @decomposition(aten._to_copy.default)
 def to_copy(
-    b: Builder,
+    builder: Builder,
     x: Node,
     *,
     dtype: Any = None,
@@ -193,10 +193,10 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: Any = None,
 ) -> Any:
-    m = x.meta["val"]
-    if device is not None and device_of(device) != m.device:
+    meta = x.meta["val"]
+    if device is not None and device_of(device) != meta.device:
         return NotImplemented
-    val = b.meta(aten._to_copy.default, (x,), {"dtype": dtype, "memory_format": memory_format})
-    if dtype is None or dtype is m.dtype:
-        return b.emit(aten.clone.default, x, val=val)
-    return b.emit(aten._to_copy.default, x, dtype=dtype, val=val)
+    val = builder.meta(aten._to_copy.default, (x,), {"dtype": dtype, "memory_format": memory_format})
+    if dtype is None or dtype is meta.dtype:
+        return builder.emit(aten.clone.default, x, val=val)
+    return builder.emit(aten._to_copy.default, x, dtype=dtype, val=val)

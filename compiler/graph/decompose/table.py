@@ -44,16 +44,16 @@ def has_no_elements(x: Node) -> bool:
 def decomposition(*ops: Any) -> Callable[[Callable], Callable]:
     """Register a decomposition for OpOverloads; an OpOverloadPacket stands for all its functional overloads."""
 
-    def put(f: Callable) -> Callable:
+    def put(fn: Callable) -> Callable:
         for op in ops:
             if isinstance(op, torch._ops.OpOverloadPacket):
                 for o in op.overloads():
                     v = getattr(op, o)
-                    if not any(a.alias_info is not None and a.alias_info.is_write for a in v._schema.arguments):
-                        TABLE[v] = f
+                    if not any(arg.alias_info is not None and arg.alias_info.is_write for arg in v._schema.arguments):
+                        TABLE[v] = fn
             else:
-                TABLE[op] = f
-        return f
+                TABLE[op] = fn
+        return fn
 
     return put
 
@@ -87,13 +87,13 @@ class Builder:
             return tuple(self.item(n, i) if isinstance(v, TensorMeta) else None for i, v in enumerate(val))
         return n
 
-    def item(self, n: Node, i: int) -> Node:
-        return self.emit(operator.getitem, n, i, val=n.meta["val"][i])
+    def item(self, node: Node, i: int) -> Node:
+        return self.emit(operator.getitem, node, i, val=node.meta["val"][i])
 
     @staticmethod
     def meta(op: Any, args: tuple, kwargs: dict) -> Any:
         """Metadata of op on nodes."""
-        margs, mkw = [_meta(a) for a in args], {k: _meta(v) for k, v in kwargs.items()}
+        margs, mkw = [_meta(arg) for arg in args], {name: _meta(value) for name, value in kwargs.items()}
         rule = lookup(op)
         return rule(*margs, **mkw) if rule is not None else meta_by_running(op, tuple(margs), mkw)
 
@@ -164,8 +164,8 @@ class Builder:
         return x if tuple(shape) == x.meta["val"].shape else self.emit(aten.expand.default, x, list(shape))
 
     def unsqueeze(self, x: Node, *dims: int) -> Node:
-        for d in dims:
-            x = self.emit(aten.unsqueeze.default, x, d)
+        for dim in dims:
+            x = self.emit(aten.unsqueeze.default, x, dim)
         return x
 
 
@@ -182,12 +182,12 @@ def _meta(x: Any) -> Any:
     return x
 
 
-def decompose(a: AtenGraph) -> AtenGraph:
+def decompose(aten_graph: AtenGraph) -> AtenGraph:
     """A new AtenGraph with every operator taken apart for which the table has a function."""
     g = torch.fx.Graph()
     b = Builder(g)
     new: dict[Node, Any] = {}
-    outer, state.env = state.env, a.env
+    outer, state.env = state.env, aten_graph.env
 
     def arg(x: Any) -> Any:
         if x.__class__ is Node:
@@ -197,41 +197,41 @@ def decompose(a: AtenGraph) -> AtenGraph:
         return x
 
     try:
-        for n in a.graph.nodes:
-            if n.op == "output":
-                out = g.create_node("output", "output", (tuple(new[r] for r in n.args[0]),), {}, name="output")
-                out.meta.update(n.meta)
+        for node in aten_graph.graph.nodes:
+            if node.op == "output":
+                out = g.create_node("output", "output", (tuple(new[r] for r in node.args[0]),), {}, name="output")
+                out.meta.update(node.meta)
                 continue
-            if n.op != "call_function":
-                m = g.create_node(n.op, n.target, n.args, n.kwargs, name=n.name)
-                m.meta.update(n.meta)
-                new[n] = m
+            if node.op != "call_function":
+                m = g.create_node(node.op, node.target, node.args, node.kwargs, name=node.name)
+                m.meta.update(node.meta)
+                new[node] = m
                 continue
-            if n.target is operator.getitem and not isinstance(new[n.args[0]], Node):
-                new[n] = new[n.args[0]][n.args[1]]
+            if node.target is operator.getitem and not isinstance(new[node.args[0]], Node):
+                new[node] = new[node.args[0]][node.args[1]]
                 continue
-            b.where_meta = {k: v for k, v in n.meta.items() if k != "val"}
-            args = tuple([arg(x) for x in n.args])
-            kwargs = {k: arg(v) for k, v in n.kwargs.items()} if n.kwargs else {}
-            f = TABLE.get(n.target)
+            b.where_meta = {key: value for key, value in node.meta.items() if key != "val"}
+            args = tuple([arg(x) for x in node.args])
+            kwargs = {name: arg(value) for name, value in node.kwargs.items()} if node.kwargs else {}
+            f = TABLE.get(node.target)
             r = _taken_apart(f, b, args, kwargs) if f is not None else NotImplemented
             if r is NotImplemented:
-                r = b.emit(n.target, *args, val=n.meta["val"], **kwargs)
+                r = b.emit(node.target, *args, val=node.meta["val"], **kwargs)
             elif isinstance(r, Node):
-                r = _keep_layout(r, n.meta["val"], n)
-            new[n] = r
+                r = _keep_layout(r, node.meta["val"], node)
+            new[node] = r
     finally:
         state.env = outer
-    _lay_out_results(a, g, b)
-    return replace(a, graph=g)
+    _lay_out_results(aten_graph, g, b)
+    return replace(aten_graph, graph=g)
 
 
-def _taken_apart(f: Any, b: Builder, args: tuple, kwargs: dict) -> Any:
+def _taken_apart(f: Any, builder: Builder, args: tuple, kwargs: dict) -> Any:
     """What the table's function gives. Where it has to know a number that is a size expression, that is fixed by a
     guard.
     """
     try:
-        return f(b, *args, **kwargs)
+        return f(builder, *args, **kwargs)
     except TypeError:
         found = []
 
@@ -243,39 +243,39 @@ def _taken_apart(f: Any, b: Builder, args: tuple, kwargs: dict) -> Any:
             found.append(x)
             return fix(x)
 
-        args, kwargs = tuple(map(known, args)), {k: known(v) for k, v in kwargs.items()}
+        args, kwargs = tuple(map(known, args)), {name: known(value) for name, value in kwargs.items()}
         if not found:
             raise
-        return f(b, *args, **kwargs)
+        return f(builder, *args, **kwargs)
 
 
-def _keep_layout(r: Node, val: TensorMeta, n: Node) -> Node:
+def _keep_layout(r: Node, val: TensorMeta, node: Node) -> Node:
     """The metadata that eager gives wins: strides of intermediate values decide what later operators do."""
     got = r.meta["val"]
     if got.dtype != val.dtype:
-        raise AssertionError(f"decomposition of {n.target} gives {got.dtype}, not {val.dtype}")
+        raise AssertionError(f"decomposition of {node.target} gives {got.dtype}, not {val.dtype}")
     if got.stride != val.stride and r.op == "call_function" and not gives_views(r.target) and len(r.users) == 0:
         r.meta["val"] = got.replace(stride=val.stride)
     return r
 
 
-def _lay_out_results(a: AtenGraph, g: torch.fx.Graph, b: Builder) -> None:
+def _lay_out_results(aten_graph: AtenGraph, graph: torch.fx.Graph, builder: Builder) -> None:
     """Results must be fresh memory with the strides that the outputs have in eager."""
-    out = g.output_node()
-    want = {o.value: o.meta for o in a.plan if o.kind == "buffer"}
-    old = a.results
-    mutated = {s for _, s in a.mutation_slots}
+    out = graph.output_node()
+    want = {o.value: o.meta for o in aten_graph.plan if o.kind == "buffer"}
+    old = aten_graph.results
+    mutated = {s for _, s in aten_graph.mutation_slots}
     results = list(out.args[0])
-    with g.inserting_before(out):
-        for i, r in enumerate(results):
+    with graph.inserting_before(out):
+        for i, result in enumerate(results):
             if i in mutated:
                 continue
             stride = want[i].stride if i in want and want[i] is not None else old[i].meta["val"].stride
-            val = r.meta["val"]
-            fresh = r.op == "call_function" and not gives_views(r.target)
+            val = result.meta["val"]
+            fresh = result.op == "call_function" and not gives_views(result.target)
             if fresh and val.stride == stride:
                 continue
             m = TensorMeta(val.shape, tuple(stride), val.dtype, val.device)
-            b.where_meta = {k: v for k, v in r.meta.items() if k != "val"}
-            results[i] = b.emit(aten.clone.default, r, val=m)
+            builder.where_meta = {key: value for key, value in result.meta.items() if key != "val"}
+            results[i] = builder.emit(aten.clone.default, result, val=m)
     out.args = (tuple(results),)

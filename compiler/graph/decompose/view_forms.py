@@ -16,60 +16,60 @@ aten = torch.ops.aten
 
 
 @decomposition(aten.t.default)
-def t(b: Builder, x: Node) -> Any:
+def t(builder: Builder, x: Node) -> Any:
     n = len(shape_of(x))
-    return x if n < 2 else b.emit(aten.permute.default, x, [1, 0])
+    return x if n < 2 else builder.emit(aten.permute.default, x, [1, 0])
 
 
 @decomposition(aten.transpose.int)
-def transpose(b: Builder, x: Node, d0: int, d1: int) -> Any:
+def transpose(builder: Builder, x: Node, d0: int, d1: int) -> Any:
     n = len(shape_of(x))
     if n == 0:
         return x
     order = list(range(n))
     i, j = norm_dim(d0, n), norm_dim(d1, n)
     order[i], order[j] = order[j], order[i]
-    return x if i == j else b.emit(aten.permute.default, x, order)
+    return x if i == j else builder.emit(aten.permute.default, x, order)
 
 
 @decomposition(aten.permute.default)
-def permute(b: Builder, x: Node, dims: Any) -> Any:
+def permute(builder: Builder, x: Node, dims: Any) -> Any:
     n = len(shape_of(x))
-    order = [d % n for d in dims] if n else []
-    return x if order == list(range(n)) else b.emit(aten.permute.default, x, order)
+    order = [dim % n for dim in dims] if n else []
+    return x if order == list(range(n)) else builder.emit(aten.permute.default, x, order)
 
 
 @decomposition(aten.expand.default)
-def expand(b: Builder, x: Node, size: Any, implicit: bool = False) -> Any:
-    m = b.meta(aten.expand.default, (x, list(size)), {})
-    return x if m.shape == shape_of(x) else b.emit(aten.expand.default, x, list(m.shape), val=m)
+def expand(builder: Builder, x: Node, size: Any, implicit: bool = False) -> Any:
+    m = builder.meta(aten.expand.default, (x, list(size)), {})
+    return x if m.shape == shape_of(x) else builder.emit(aten.expand.default, x, list(m.shape), val=m)
 
 
 @decomposition(aten.view.default, aten._unsafe_view.default)
-def view(b: Builder, x: Node, shape: Any) -> Any:
+def view(builder: Builder, x: Node, shape: Any) -> Any:
     from ..meta.views_meta import infer_size
 
-    return b.view(x, infer_size(shape, numel(shape_of(x))))
+    return builder.view(x, infer_size(shape, numel(shape_of(x))))
 
 
 @decomposition(aten.alias.default, aten.detach.default, aten.lift_fresh.default)
-def alias(b: Builder, x: Node) -> Any:
+def alias(builder: Builder, x: Node) -> Any:
     return x
 
 
 @decomposition(aten.lift.default)
-def lift(b: Builder, x: Node) -> Any:
-    return b.emit(aten.clone.default, x)
+def lift(builder: Builder, x: Node) -> Any:
+    return builder.emit(aten.clone.default, x)
 
 
 @decomposition(aten.slice.Tensor)
-def slice_(b: Builder, x: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+def slice_(builder: Builder, x: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     d = norm_dim(dim, len(shape_of(x)))
     lo, hi = _slice_bounds(shape_of(x)[d], start, end)
     n = shape_of(x)[d]
     if step == 1 and isinstance(lo, int) and lo == 0 and (hi is n or (isinstance(hi, int) and hi == n)):
         return x
-    return b.emit(aten.slice.Tensor, x, d, lo, hi, step)
+    return builder.emit(aten.slice.Tensor, x, d, lo, hi, step)
 
 
 def _slice_bounds(n: Any, start: Any, end: Any) -> tuple:
@@ -81,15 +81,15 @@ def _slice_bounds(n: Any, start: Any, end: Any) -> tuple:
 
 
 @decomposition(aten.select.int)
-def select(b: Builder, x: Node, dim: int, index: Any) -> Any:
+def select(builder: Builder, x: Node, dim: int, index: Any) -> Any:
     d = norm_dim(dim, len(shape_of(x)))
     if less(index, 0):
         index = fold(index + shape_of(x)[d])
-    return b.emit(aten.select.int, x, d, index)
+    return builder.emit(aten.select.int, x, d, index)
 
 
 @decomposition(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
-def squeeze(b: Builder, x: Node, dim: Any = None) -> Any:
+def squeeze(builder: Builder, x: Node, dim: Any = None) -> Any:
     shape = shape_of(x)
     if dim is None:
         dims: Any = range(len(shape))
@@ -98,31 +98,31 @@ def squeeze(b: Builder, x: Node, dim: Any = None) -> Any:
     else:
         dims = norm_dims(dim, len(shape)) if shape else ()
     gone = [d for d in dims if is_one(shape[d])]
-    return b.emit(aten.squeeze.dims, x, gone) if gone else x
+    return builder.emit(aten.squeeze.dims, x, gone) if gone else x
 
 
 @decomposition(aten.unsqueeze.default)
-def unsqueeze(b: Builder, x: Node, dim: int) -> Any:
-    return b.emit(aten.unsqueeze.default, x, norm_dim(dim, len(shape_of(x)) + 1))
+def unsqueeze(builder: Builder, x: Node, dim: int) -> Any:
+    return builder.emit(aten.unsqueeze.default, x, norm_dim(dim, len(shape_of(x)) + 1))
 
 
 @decomposition(aten.diagonal.default)
-def diagonal(b: Builder, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def diagonal(builder: Builder, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     n = len(shape_of(x))
-    return b.emit(aten.diagonal.default, x, offset, dim1 % n, dim2 % n)
+    return builder.emit(aten.diagonal.default, x, offset, dim1 % n, dim2 % n)
 
 
 @decomposition(aten.unfold.default)
-def unfold(b: Builder, x: Node, dim: int, size: Any, step: Any) -> Any:
+def unfold(builder: Builder, x: Node, dim: int, size: Any, step: Any) -> Any:
     if not shape_of(x):
-        return b.emit(aten.unsqueeze.default, x, 0) if size == 1 else NotImplemented
-    return b.emit(aten.unfold.default, x, norm_dim(dim, len(shape_of(x))), size, step)
+        return builder.emit(aten.unsqueeze.default, x, 0) if size == 1 else NotImplemented
+    return builder.emit(aten.unfold.default, x, norm_dim(dim, len(shape_of(x))), size, step)
 
 
 @decomposition(aten.view.dtype)
-def bitcast(b: Builder, x: Node, dtype: torch.dtype) -> Any:
+def bitcast(builder: Builder, x: Node, dtype: torch.dtype) -> Any:
     same = dtype.itemsize == x.meta["val"].dtype.itemsize
-    return b.emit(aten.view.dtype, x, dtype) if same else NotImplemented
+    return builder.emit(aten.view.dtype, x, dtype) if same else NotImplemented
 
 
 # ---- copies of views, and joins
@@ -145,14 +145,16 @@ _COPIES = {
 }
 for _copy, _view in _COPIES.items():
 
-    def _fresh(b: Builder, *args: Any, _view: Any = _view, **kwargs: Any) -> Any:
-        return b.emit(aten.clone.default, b.call(_view, *args, **kwargs), memory_format=torch.contiguous_format)
+    def _fresh(builder: Builder, *args: Any, _view: Any = _view, **kwargs: Any) -> Any:
+        return builder.emit(
+            aten.clone.default, builder.call(_view, *args, **kwargs), memory_format=torch.contiguous_format
+        )
 
     decomposition(_copy)(_fresh)
 
 
 @decomposition(aten.cat.default)
-def cat(b: Builder, xs: Any, dim: int = 0) -> Any:
+def cat(builder: Builder, xs: Any, dim: int = 0) -> Any:
     from ..meta.types import promote
 
     d = xs[0].meta["val"].dtype
@@ -160,33 +162,35 @@ def cat(b: Builder, xs: Any, dim: int = 0) -> Any:
         d = promote(d, x.meta["val"].dtype)
     live = [x for x in xs if shape_of(x) != (0,)]
     if not live:
-        return b.full((0,), 0, d, xs[0].meta["val"].device)
+        return builder.full((0,), 0, d, xs[0].meta["val"].device)
     n = norm_dim(dim, len(shape_of(live[0])))
     some = [x for x in live if not (isinstance(shape_of(x)[n], int) and shape_of(x)[n] == 0)] or live[:1]
-    some = [b.cast(x, d) for x in some]
+    some = [builder.cast(x, d) for x in some]
     if len(some) == 1:
-        return b.emit(aten.clone.default, some[0])
-    return b.emit(aten.cat.default, some, n)
+        return builder.emit(aten.clone.default, some[0])
+    return builder.emit(aten.cat.default, some, n)
 
 
 @decomposition(aten.stack.default)
-def stack(b: Builder, xs: Any, dim: int = 0) -> Any:
+def stack(builder: Builder, xs: Any, dim: int = 0) -> Any:
     d = norm_dim(dim, len(shape_of(xs[0])) + 1)
-    return cat(b, [b.emit(aten.unsqueeze.default, x, d) for x in xs], d)
+    return cat(builder, [builder.emit(aten.unsqueeze.default, x, d) for x in xs], d)
 
 
 @decomposition(aten.repeat.default)
-def repeat(b: Builder, x: Node, repeats: Any) -> Any:
+def repeat(builder: Builder, x: Node, repeats: Any) -> Any:
     shape = shape_of(x)
     lead = len(repeats) - len(shape)
     if any(isinstance(r, int) and r == 0 for r in repeats):
         sizes = [r if i < lead else r * shape[i - lead] for i, r in enumerate(repeats)]
-        return b.full(sizes, 0, x.meta["val"].dtype, x.meta["val"].device)
+        return builder.full(sizes, 0, x.meta["val"].dtype, x.meta["val"].device)
     if all(isinstance(r, int) and r == 1 for r in repeats[lead:]) or not shape:
         y = x
         for _ in range(lead):
-            y = b.emit(aten.unsqueeze.default, y, 0)
-        return b.emit(aten.clone.default, b.expand(y, [*repeats[:lead], *shape]), memory_format=torch.contiguous_format)
+            y = builder.emit(aten.unsqueeze.default, y, 0)
+        return builder.emit(
+            aten.clone.default, builder.expand(y, [*repeats[:lead], *shape]), memory_format=torch.contiguous_format
+        )
     wide, tall, final = [], [], []
     for i, r in enumerate(repeats):
         s = shape[i - lead] if i >= lead else None
@@ -198,74 +202,81 @@ def repeat(b: Builder, x: Node, repeats: Any) -> Any:
             wide += [1, s]
             tall += [r, s]
             final.append(fold(r * s))
-    y = b.expand(b.view(x, wide), tall)
-    return b.view(b.emit(aten.clone.default, y, memory_format=torch.contiguous_format), final)
+    y = builder.expand(builder.view(x, wide), tall)
+    return builder.view(builder.emit(aten.clone.default, y, memory_format=torch.contiguous_format), final)
 
 
 @decomposition(aten.roll.default)
-def roll(b: Builder, x: Node, shifts: Any, dims: Any = ()) -> Any:
+def roll(builder: Builder, x: Node, shifts: Any, dims: Any = ()) -> Any:
     shape = shape_of(x)
-    if not shape or any(isinstance(s, int) and s == 0 for s in shape):
-        return b.emit(aten.clone.default, x)
+    if not shape or any(isinstance(size, int) and size == 0 for size in shape):
+        return builder.emit(aten.clone.default, x)
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
     flat = not dims
-    y = b.view(x, [numel(shape)]) if flat else x
-    for s, d in zip(shifts, [0] if flat else ([dims] if isinstance(dims, int) else dims)):
+    y = builder.view(x, [numel(shape)]) if flat else x
+    for shift, d in zip(shifts, [0] if flat else ([dims] if isinstance(dims, int) else dims)):
         n = shape_of(y)[d % len(shape_of(y))]
         if not isinstance(n, int):
             return NotImplemented
-        k = s % n
+        k = shift % n
         if k:
             d = d % len(shape_of(y))
-            y = b.emit(
+            y = builder.emit(
                 aten.cat.default,
-                [b.emit(aten.slice.Tensor, y, d, n - k, n, 1), b.emit(aten.slice.Tensor, y, d, 0, n - k, 1)],
+                [
+                    builder.emit(aten.slice.Tensor, y, d, n - k, n, 1),
+                    builder.emit(aten.slice.Tensor, y, d, 0, n - k, 1),
+                ],
                 d,
             )
-    return b.emit(aten.clone.default, b.view(y, shape))
+    return builder.emit(aten.clone.default, builder.view(y, shape))
 
 
 @decomposition(aten.flip.default)
-def flip(b: Builder, x: Node, dims: Any) -> Any:
+def flip(builder: Builder, x: Node, dims: Any) -> Any:
     ds = list(norm_dims(dims, len(shape_of(x)))) if dims and shape_of(x) else []
-    return b.emit(aten.flip.default, x, ds) if ds else b.emit(aten.clone.default, x)
+    return builder.emit(aten.flip.default, x, ds) if ds else builder.emit(aten.clone.default, x)
 
 
 @decomposition(aten.slice_scatter.default)
 def slice_scatter(
-    b: Builder, x: Node, src: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+    builder: Builder, x: Node, src: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Any:
     d = norm_dim(dim, len(shape_of(x)))
     lo, hi = _slice_bounds(shape_of(x)[d], start, end)
-    src = b.cast(src, x.meta["val"].dtype)
+    src = builder.cast(src, x.meta["val"].dtype)
     n = shape_of(x)[d]
     if step == 1 and isinstance(lo, int) and lo == 0 and (hi is n or (isinstance(hi, int) and hi == n)):
-        return b.emit(aten.clone.default, src)
-    return b.emit(aten.slice_scatter.default, x, src, d, lo, hi, step)
+        return builder.emit(aten.clone.default, src)
+    return builder.emit(aten.slice_scatter.default, x, src, d, lo, hi, step)
 
 
 @decomposition(aten.select_scatter.default)
-def select_scatter(b: Builder, x: Node, src: Node, dim: int, index: Any) -> Any:
+def select_scatter(builder: Builder, x: Node, src: Node, dim: int, index: Any) -> Any:
     d = norm_dim(dim, len(shape_of(x)))
     if less(index, 0):
         index = fold(index + shape_of(x)[d])
-    return b.emit(aten.select_scatter.default, x, b.cast(src, x.meta["val"].dtype), d, index)
+    return builder.emit(aten.select_scatter.default, x, builder.cast(src, x.meta["val"].dtype), d, index)
 
 
 @decomposition(aten.diagonal_scatter.default)
-def diagonal_scatter(b: Builder, x: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def diagonal_scatter(builder: Builder, x: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     n = len(shape_of(x))
-    return b.emit(aten.diagonal_scatter.default, x, b.cast(src, x.meta["val"].dtype), offset, dim1 % n, dim2 % n)
+    return builder.emit(
+        aten.diagonal_scatter.default, x, builder.cast(src, x.meta["val"].dtype), offset, dim1 % n, dim2 % n
+    )
 
 
 @decomposition(aten.clone.default)
-def clone(b: Builder, x: Node, *, memory_format: Any = None) -> Any:
-    return b.emit(aten.clone.default, x, val=b.meta(aten.clone.default, (x,), {"memory_format": memory_format}))
+def clone(builder: Builder, x: Node, *, memory_format: Any = None) -> Any:
+    return builder.emit(
+        aten.clone.default, x, val=builder.meta(aten.clone.default, (x,), {"memory_format": memory_format})
+    )
 
 
 @decomposition(aten.copy.default)
-def copy(b: Builder, x: Node, src: Node, non_blocking: bool = False) -> Any:
-    m = x.meta["val"]
-    if src.meta["val"].device != m.device:
+def copy(builder: Builder, x: Node, src: Node, non_blocking: bool = False) -> Any:
+    meta = x.meta["val"]
+    if src.meta["val"].device != meta.device:
         return NotImplemented
-    return b.emit(aten.clone.default, b.expand(b.cast(src, m.dtype), m.shape))
+    return builder.emit(aten.clone.default, builder.expand(builder.cast(src, meta.dtype), meta.shape))

@@ -25,9 +25,9 @@ def _as_query(q: TensorMeta, shape: Sequence[IntLike]) -> TensorMeta:
     order = sorted(range(4), key=lambda d: -strides[d] if isinstance(strides[d], int) else -(4 - d) * 2**40)
     out: list[IntLike] = [0] * 4
     n: IntLike = 1
-    for d in reversed(order):
-        out[d] = n
-        n = n * shape[d]
+    for dim in reversed(order):
+        out[dim] = n
+        n = n * shape[dim]
     return TensorMeta(tuple(shape), tuple(out), q.dtype, q.device)
 
 
@@ -69,7 +69,7 @@ def _flash_cpu_is_like_query() -> bool:
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
-def sdpa_flash_cpu_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
+def sdpa_flash_cpu_backward(grad: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
     return tuple(_by_length(m.shape, m) for m in (q, k, v))
 
 
@@ -151,7 +151,7 @@ def cudnn(
 
 
 @rule("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_cudnn_attention_backward")
-def backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
+def backward(grad: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
     return like(q), like(k), like(v)
 
 
@@ -162,13 +162,13 @@ def dropout_attention(q: TensorMeta, k: TensorMeta, v: TensorMeta, *others: Any)
 
 
 @rule("tcompile::dropout_attention_backward")
-def dropout_attention_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *others: Any) -> tuple:
+def dropout_attention_backward(grad: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *others: Any) -> tuple:
     return like(q), like(k), like(v)
 
 
 @rule("_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(
-    g: TensorMeta,
+    grad: TensorMeta,
     q: TensorMeta,
     k: TensorMeta,
     v: TensorMeta,

@@ -78,8 +78,8 @@ class TensorMeta:
 
     def replace(self, **changes: Any) -> "TensorMeta":
         m = TensorMeta(self.shape, self.stride, self.dtype, self.device, self.storage_offset, self.requires_grad)
-        for k, v in changes.items():
-            setattr(m, k, v)
+        for k, change in changes.items():
+            setattr(m, k, change)
         return m
 
     def key(self) -> tuple:
@@ -106,8 +106,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     """
 
     def put(f: Rule) -> Rule:
-        for n in names:
-            RULES[n] = f
+        for name in names:
+            RULES[name] = f
         return f
 
     return put
@@ -195,7 +195,7 @@ def norm_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
         dims = (dims,)
     if not len(dims):
         return tuple(range(ndim))
-    out = tuple(norm_dim(d, ndim) for d in dims)
+    out = tuple(norm_dim(dim, ndim) for dim in dims)
     if len(set(out)) != len(out):
         raise RuntimeError(f"dim {out} appears multiple times in the list of dims")
     return out
@@ -203,21 +203,21 @@ def norm_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
 
 def numel(shape: Iterable[IntLike]) -> IntLike:
     n: IntLike = 1
-    for s in shape:
-        n = n * s
+    for size in shape:
+        n = n * size
     return fold(n)
 
 
 def contiguous_strides(shape: Sequence[IntLike]) -> tuple:
     out: list[IntLike] = []
     n: IntLike = 1
-    for s in reversed(shape):
+    for size in reversed(shape):
         out.append(n)
-        if s.__class__ is int:
-            if s > 1:
-                n = n * s
+        if size.__class__ is int:
+            if size > 1:
+                n = n * size
         else:
-            n = n * s
+            n = n * size
     return tuple(out[::-1])
 
 
@@ -247,15 +247,15 @@ def is_contiguous(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     if state.env is not None and state.env.has_unbacked and state.env.surely_contiguous(shape, stride):
         return True
     n: IntLike = 1
-    for s, t in zip(reversed(shape), reversed(stride)):
-        if s.__class__ is int:
-            if s == 1:
+    for size, t in zip(reversed(shape), reversed(stride)):
+        if size.__class__ is int:
+            if size == 1:
                 continue
-        elif is_one(s):
+        elif is_one(size):
             continue
         if t is not n and not same(t, n):
             return False
-        n = fold(n * s)
+        n = fold(n * size)
     return True
 
 
@@ -267,10 +267,10 @@ def order_in_memory(m: TensorMeta) -> list[int] | None:
         return None
     order = sorted(range(len(m.shape)), key=lambda d: (m.stride[d], m.shape[d] != 1))
     expected = 1
-    for d in order:
-        if m.shape[d] != 1 and m.stride[d] != expected:
+    for dim in order:
+        if m.shape[dim] != 1 and m.stride[dim] != expected:
             return None
-        expected *= m.shape[d]
+        expected *= m.shape[dim]
     return order[::-1]
 
 
@@ -280,12 +280,12 @@ def is_channels_last(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> boo
     if order is None:
         return False
     n: IntLike = 1
-    for d in order:
-        if is_one(shape[d]):
+    for dim in order:
+        if is_one(shape[dim]):
             continue
-        if not same(stride[d], n):
+        if not same(stride[dim], n):
             return False
-        n = fold(n * shape[d])
+        n = fold(n * shape[dim])
     return True
 
 
@@ -332,13 +332,13 @@ def is_dense(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
         (d for d in range(len(shape)) if not _below_two(shape[d])),
         key=lambda d: _hint(stride[d]),
     )
-    if any(isinstance(s, int) and s == 0 for s in shape):
+    if any(isinstance(size, int) and size == 0 for size in shape):
         return True
     n: IntLike = 1
-    for d in dims:
-        if not same(stride[d], n):
+    for dim in dims:
+        if not same(stride[dim], n):
             return False
-        n = fold(n * shape[d])
+        n = fold(n * shape[dim])
     return True
 
 
@@ -351,19 +351,20 @@ def broadcast_shapes(*shapes: Sequence[IntLike]) -> tuple:
     n = max(len(s) for s in shapes)
     out: list[IntLike] = [1] * n
     for shape in shapes:
-        for i, s in enumerate(shape, n - len(shape)):
+        for i, size in enumerate(shape, n - len(shape)):
             o = out[i]
-            if o is s or (s.__class__ is int and s == 1):
+            if o is size or (size.__class__ is int and size == 1):
                 continue
             if o.__class__ is int and o == 1:
-                out[i] = s
-            elif same(o, s):
-                out[i] = s if s.__class__ is int else o
+                out[i] = size
+            elif same(o, size):
+                out[i] = size if size.__class__ is int else o
             elif is_one(o):  # 9 - n, say, that is one in this call
-                out[i] = s
-            elif not is_one(s):
+                out[i] = size
+            elif not is_one(size):
                 raise RuntimeError(
-                    f"The size of tensor a ({o}) must match the size of tensor b ({s}) at non-singleton dimension {i}"
+                    f"The size of tensor a ({o}) must match the size of tensor b ({size}) "
+                    f"at non-singleton dimension {i}"
                 )
     return tuple(out)
 

@@ -27,9 +27,9 @@ def _make(shape: Sequence[IntLike], dtype: torch.dtype | None, layout: Any, devi
     if layout not in (None, torch.strided):
         raise NotImplementedError(f"{layout} tensors are not traced")
     shape = tuple(shape)
-    for s in shape:
-        if isinstance(s, int) and s < 0:
-            raise RuntimeError(f"Trying to create tensor with negative dimension {s}: {list(shape)}")
+    for size in shape:
+        if isinstance(size, int) and size < 0:
+            raise RuntimeError(f"Trying to create tensor with negative dimension {size}: {list(shape)}")
     stride = strides_for(shape, fmt) if fmt is not None else None
     return new(shape, dtype or torch.get_default_dtype(), device_of(device), stride)
 
@@ -111,10 +111,10 @@ def arange(
         step = args[2] if len(args) > 2 else step
     nums = (start, end, step)
     if dtype is None:
-        dtype = torch.int64 if all(isinstance(v, (int, E.Expr)) for v in nums) else torch.get_default_dtype()
+        dtype = torch.int64 if all(isinstance(number, (int, E.Expr)) for number in nums) else torch.get_default_dtype()
     if not isinstance(step, E.Expr) and step == 0:
         raise RuntimeError("step must be nonzero")
-    if any(isinstance(v, E.Expr) for v in nums):
+    if any(isinstance(number, E.Expr) for number in nums):
         step = fix(step)
         d = (
             fold((E.as_expr(end) - start + (step - 1)) // step)
@@ -126,7 +126,7 @@ def arange(
         size = (end - start) / step
         if size < 0:
             raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-        n = -(-(end - start) // step) if all(isinstance(v, int) for v in nums) else math.ceil(size)
+        n = -(-(end - start) // step) if all(isinstance(number, int) for number in nums) else math.ceil(size)
     return _make((n,), dtype, layout, device)
 
 
@@ -181,7 +181,7 @@ def randint(
     pin_memory: Any = None,
     generator: Any = None,
 ) -> TensorMeta:
-    shape = next(a for a in args if isinstance(a, list))
+    shape = next(arg for arg in args if isinstance(arg, list))
     return _make(shape, dtype or torch.int64, layout, device)
 
 

@@ -114,9 +114,9 @@ def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
 @rule("gather")
 def gather(x: TensorMeta, dim: int, index: TensorMeta, *, sparse_grad: bool = False) -> TensorMeta:
     norm_dim(dim, x.ndim)
-    if index.dtype not in (torch.int64, torch.int32) and not any(is_zero(s) for s in index.shape):
+    if index.dtype not in (torch.int64, torch.int32) and not any(is_zero(size) for size in index.shape):
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")
-    if max(index.ndim, 1) != max(x.ndim, 1) and not any(is_zero(s) for s in index.shape):
+    if max(index.ndim, 1) != max(x.ndim, 1) and not any(is_zero(size) for size in index.shape):
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     return new(index.shape, x.dtype, x.device)
 
@@ -142,7 +142,7 @@ def scatter(x: TensorMeta, dim: int, index: TensorMeta, src: Any = None, reduce:
         "reduce argument must be either sum, prod, mean, amax or amin.",
     )
     _require(not tensor or src.dtype is x.dtype, "scatter(): Expected self.dtype to be equal to src.dtype")
-    if any(is_zero(s) for s in index.shape):
+    if any(is_zero(size) for size in index.shape):
         return _laid_out(x)
     _require(index.dtype in _INDEX_TYPES, "scatter(): Expected dtype int32/int64 for index")
     own, at, given = (t.shape or (1,) for t in (x, index, src if tensor else index))
@@ -182,7 +182,8 @@ def _with_gaps(x: TensorMeta) -> TensorMeta:
     overlap.
     """
     overlaps = any(
-        isinstance(st, int) and st == 0 and not (isinstance(s, int) and s < 2) for s, st in zip(x.shape, x.stride)
+        isinstance(st, int) and st == 0 and not (isinstance(size, int) and size < 2)
+        for size, st in zip(x.shape, x.stride)
     )
     return TensorMeta(x.shape, preserve_strides(x) if overlaps else x.stride, x.dtype, x.device)
 
@@ -285,10 +286,10 @@ def index(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMeta:
         if i.dtype not in _INDEX_DTYPES:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     slots: list[TensorMeta | None] = [*indices, *[None] * (x.ndim - len(indices))]
-    where = [d for d, i in enumerate(slots) if i is not None]
+    where = [d for d, slot in enumerate(slots) if slot is not None]
     if not where:
         return TensorMeta(x.shape, x.stride, x.dtype, x.device, x.storage_offset)
-    shape_of_index = broadcast_shapes(*[i.shape for i in slots if i is not None])
+    shape_of_index = broadcast_shapes(*[slot.shape for slot in slots if slot is not None])
     for d in where:
         if is_zero(x.shape[d]) and not any(is_zero(s) for s in shape_of_index):
             raise IndexError("index is out of bounds for dimension with size 0")
@@ -349,8 +350,8 @@ def embedding(
 
 
 @rule("embedding_dense_backward")
-def embedding_backward(g: TensorMeta, idx: TensorMeta, n: IntLike, *_: Any) -> TensorMeta:
-    return new((n, g.shape[-1]), g.dtype, g.device)
+def embedding_backward(grad: TensorMeta, idx: TensorMeta, n: IntLike, *_: Any) -> TensorMeta:
+    return new((n, grad.shape[-1]), grad.dtype, grad.device)
 
 
 @rule("topk")
@@ -435,11 +436,13 @@ def roll(x: TensorMeta, shifts: Any, dims: Any = ()) -> TensorMeta:
     )
     if not dims:
         return new(x.shape, x.dtype, x.device)
-    if any(is_zero(n) for n in x.shape):
+    if any(is_zero(size) for size in x.shape):
         return like(x)
-    for s, d in zip(shifts, dims):  # as eager's, which joins two parts for each
-        start = fold(-s % x.shape[d])
-        x = cat([x.replace(shape=(*x.shape[:d], n, *x.shape[d:][1:])) for n in (fold(x.shape[d] - start), start)], d)
+    for shift, dim in zip(shifts, dims):  # as eager's, which joins two parts for each
+        start = fold(-shift % x.shape[dim])
+        x = cat(
+            [x.replace(shape=(*x.shape[:dim], n, *x.shape[dim:][1:])) for n in (fold(x.shape[dim] - start), start)], dim
+        )
     return x
 
 
@@ -503,5 +506,5 @@ def isin(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
 
 
 @rule("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
-def view_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
-    return new(sizes, g.dtype, g.device)
+def view_backward(grad: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
+    return new(sizes, grad.dtype, grad.device)

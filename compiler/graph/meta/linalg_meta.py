@@ -20,7 +20,7 @@ __all__: list[str] = []
 aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.float64)
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
-_REAL = {c: r for r, c in _COMPLEX.items()}
+_REAL = {value: key for key, value in _COMPLEX.items()}
 
 # operator -> its results. Dimensions behind those of the batch: m rows and n columns of the argument, k the fewer of
 # both; `0` is an empty tensor. Behind a colon, what is not the argument's dtype: i int32, r real, c complex. With `'` a
@@ -86,9 +86,9 @@ def _of(results: str, a: TensorMeta) -> Any:
 def _is_plain(*tensors: TensorMeta) -> bool:
     """Matrices that are not refused, of one dtype and device."""
     first = tensors[0]
-    return all(t.ndim > 1 and t.dtype is first.dtype and t.device == first.device for t in tensors) and (
-        first.dtype in _FLOATS or first.dtype in _REAL
-    )
+    return all(
+        tensor.ndim > 1 and tensor.dtype is first.dtype and tensor.device == first.device for tensor in tensors
+    ) and (first.dtype in _FLOATS or first.dtype in _REAL)
 
 
 def _row(name: str, a: TensorMeta, args: tuple, kwargs: dict, way: str = "") -> Any:
@@ -232,8 +232,8 @@ def _is_transformed_here(x: TensorMeta, dims: Sequence[int]) -> bool:
         x.device.type == "cpu"
         and (x.dtype in _FLOATS or x.dtype in _REAL)
         and bool(dims)
-        and len({norm_dim(d, x.ndim) for d in dims}) == len(dims)
-        and all(type(s) is not int or s > 0 for s in x.shape)
+        and len({norm_dim(dim, x.ndim) for dim in dims}) == len(dims)
+        and all(type(size) is not int or size > 0 for size in x.shape)
     )
 
 
@@ -271,9 +271,9 @@ def _transformed(x: TensorMeta, shape: tuple, dtype: torch.dtype, dims: Sequence
     order = [*_by_stride(x, _batch(x.ndim, dims)), *dims]
     stride: list[IntLike] = [0] * x.ndim
     n: IntLike = 1
-    for d in reversed(order):
-        stride[d] = n
-        n = fold(n * shape[d])
+    for dim in reversed(order):
+        stride[dim] = n
+        n = fold(n * shape[dim])
     return new(shape, dtype, x.device, stride)
 
 

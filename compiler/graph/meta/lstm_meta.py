@@ -16,8 +16,8 @@ __all__: list[str] = []
 
 @rule("tcompile::rnn_layer")
 def rnn_layer(*args: Any) -> tuple:
-    tensors = [(tuple(map(fix, t.shape)), tuple(map(fix, t.stride)), t.dtype) for t in args[:7]]
-    batch_sizes, others = tuple(map(fix, args[8])), tuple(fix(a) for a in args[9:])
+    tensors = [(tuple(map(fix, arg.shape)), tuple(map(fix, arg.stride)), arg.dtype) for arg in args[:7]]
+    batch_sizes, others = tuple(map(fix, args[8])), tuple(fix(arg) for arg in args[9:])
     found = _results(tuple(tensors), args[7], batch_sizes, *others)
     return tuple(m and TensorMeta(m[0], m[1], m[2], args[0].device) for m in found)
 

@@ -114,7 +114,7 @@ def _as_image(m: TensorMeta) -> TensorMeta:
 
 @rule("convolution_backward")
 def convolution_backward(
-    g: TensorMeta,
+    grad: TensorMeta,
     x: TensorMeta,
     w: TensorMeta,
     bias_sizes: Any,
@@ -129,7 +129,7 @@ def convolution_backward(
     return (
         new(x.shape, x.dtype, x.device, strides_for(x.shape, _conv_format(x, w))) if mask[0] else None,
         new(w.shape, w.dtype, w.device, strides_for(w.shape, _conv_format(x, w))) if mask[1] else None,
-        new((g.shape[1],), g.dtype, g.device) if mask[2] else None,
+        new((grad.shape[1],), grad.dtype, grad.device) if mask[2] else None,
     )
 
 
@@ -194,12 +194,12 @@ def transformer_encoder_layer(x: TensorMeta, *_: Any) -> TensorMeta:
 @rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "max_pool3d_with_indices_backward")
 @rule("adaptive_max_pool2d_backward")
 @rule(*(f"{_kind}_pad{_n}d_backward" for _kind in ("reflection", "replication") for _n in (1, 2, 3)))
-def pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
+def pool_backward(grad: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
 
 
 @rule("avg_pool3d_backward", "adaptive_max_pool3d_backward")
-def pool_backward_in_rows(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
+def pool_backward_in_rows(grad: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device)
 
 
@@ -256,7 +256,7 @@ def adaptive_avg_pool(x: TensorMeta, size: Sequence[IntLike]) -> TensorMeta:
 
 
 @rule("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def adaptive_avg_pool_backward(g: TensorMeta, x: TensorMeta) -> TensorMeta:
+def adaptive_avg_pool_backward(grad: TensorMeta, x: TensorMeta) -> TensorMeta:
     return new(
         x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x) if x.ndim == 4 else torch.contiguous_format)
     )
@@ -291,7 +291,7 @@ def native_layer_norm(
 
 def _check_types(x: TensorMeta, *parameters: TensorMeta | None) -> None:
     """Parameters are of the input's type; of float32 beside an input of 16 bits."""
-    types = {p.dtype for p in parameters if p is not None} - {x.dtype}
+    types = {param.dtype for param in parameters if param is not None} - {x.dtype}
     if types and not (x.dtype.itemsize == 2 and types == {torch.float32}):
         raise RuntimeError("mixed dtype: all inputs must share same datatype")
 
@@ -312,7 +312,7 @@ def fused_rms_norm(x: TensorMeta, normalized_shape: Sequence[IntLike], weight: A
 
 @rule("_fused_rms_norm_backward")
 def fused_rms_norm_backward(
-    g: TensorMeta, x: TensorMeta, shape: Any, rstd: TensorMeta, w: TensorMeta | None, mask: Sequence[bool]
+    grad: TensorMeta, x: TensorMeta, shape: Any, rstd: TensorMeta, w: TensorMeta | None, mask: Sequence[bool]
 ) -> tuple:
     return (
         new(x.shape, x.dtype, x.device) if mask[0] else None,
@@ -322,7 +322,7 @@ def fused_rms_norm_backward(
 
 @rule("native_layer_norm_backward")
 def native_layer_norm_backward(
-    g: TensorMeta, x: TensorMeta, shape: Any, mean: Any, rstd: Any, w: Any, b: Any, mask: Sequence[bool]
+    grad: TensorMeta, x: TensorMeta, shape: Any, mean: Any, rstd: Any, w: Any, b: Any, mask: Sequence[bool]
 ) -> tuple:
     return (
         new(x.shape, x.dtype, x.device) if mask[0] else None,
@@ -347,7 +347,7 @@ def native_group_norm(
 
 @rule("native_group_norm_backward")
 def native_group_norm_backward(
-    g: TensorMeta,
+    grad: TensorMeta,
     x: TensorMeta,
     mean: Any,
     rstd: Any,
@@ -417,7 +417,7 @@ def batch_norm_with_reserve(*_: Any) -> Any:
 
 @rule("native_batch_norm_backward")
 def native_batch_norm_backward(
-    g: TensorMeta,
+    grad: TensorMeta,
     x: TensorMeta,
     w: Any,
     rm: Any,
@@ -450,13 +450,15 @@ def elementwise_loss(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: An
     from .pointwise_meta import pointwise
     from .types import result_type
 
-    reduction = kwargs.get("reduction", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), 1))
+    reduction = kwargs.get(
+        "reduction", next((arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)), 1)
+    )
     m = pointwise([x, target], result_type([x, target]))
     return m if reduction == 0 else new((), m.dtype, m.device)
 
 
 @rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward")
-def loss_backward(g: TensorMeta, x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+def loss_backward(grad: TensorMeta, x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return like(x)
 
 
@@ -491,13 +493,13 @@ def nll_loss2d_forward(
 
 @rule("nll_loss_backward", "nll_loss2d_backward")
 def nll_loss_backward(
-    g: TensorMeta, x: TensorMeta, target: Any = None, weight: Any = None, reduction: int = 1, *_: Any
+    grad: TensorMeta, x: TensorMeta, target: Any = None, weight: Any = None, reduction: int = 1, *_: Any
 ) -> TensorMeta:
     if isinstance(target, TensorMeta) and x.ndim > 1:  # (sizes that are equal are one symbol from here on)
         rows = (x.shape[0], *x.shape[2:])
-        for t in (target, g) if reduction == 0 else (target,):
-            for a, b in zip(rows, t.shape):
-                same(a, b)
+        for t in (target, grad) if reduction == 0 else (target,):
+            for row, size in zip(rows, t.shape):
+                same(row, size)
     return new(x.shape, x.dtype, x.device)
 
 
@@ -524,14 +526,14 @@ def prelu(x: TensorMeta, w: TensorMeta) -> TensorMeta:
 
 
 @rule("_prelu_kernel_backward")
-def prelu_backward(g: TensorMeta, x: TensorMeta, w: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
+def prelu_backward(grad: TensorMeta, x: TensorMeta, w: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
     from .pointwise_meta import pointwise
 
-    return pointwise([g, x], x.dtype), pointwise([g, x], x.dtype)
+    return pointwise([grad, x], x.dtype), pointwise([grad, x], x.dtype)
 
 
 @rule("glu_backward")
-def glu_backward(g: TensorMeta, x: TensorMeta, dim: int) -> TensorMeta:
+def glu_backward(grad: TensorMeta, x: TensorMeta, dim: int) -> TensorMeta:
     return new(x.shape, x.dtype, x.device)
 
 
@@ -544,7 +546,7 @@ def rrelu(x: TensorMeta, noise: TensorMeta, *_: Any, **__: Any) -> tuple:
 def _resample(n: int) -> Any:
     def f(x: TensorMeta, size: Sequence[IntLike] | None, *args: Any, **__: Any) -> TensorMeta:
         if not size:
-            scale = next(a for a in args if isinstance(a, (list, tuple)))
+            scale = next(arg for arg in args if isinstance(arg, (list, tuple)))
             size = [int(fix(s) * f) for s, f in zip(x.shape[2:], scale)]
         if len(size) != n or x.ndim != n + 2 or not all(less(0, s) for s in (*size, *x.shape[1:])):
             raise RuntimeError(
@@ -571,11 +573,11 @@ for _n, _names in {
 def _resample_backward(channels_last: bool) -> Any:
     """Gradients of resampling have the shape of what was resampled, and may lie as the gradient does."""
 
-    def f(g: TensorMeta, output_size: Any, input_size: Sequence[IntLike], *_: Any) -> TensorMeta:
-        if g.ndim != len(input_size) or not all(map(same, g.shape, (*input_size[:2], *output_size))):
-            raise RuntimeError(f"Expected grad_output to have the shape of output; got {list(g.shape)}")
-        fmt = suggest_format(g) if channels_last else torch.contiguous_format
-        return new(input_size, g.dtype, g.device, strides_for(input_size, fmt))
+    def f(grad: TensorMeta, output_size: Any, input_size: Sequence[IntLike], *_: Any) -> TensorMeta:
+        if grad.ndim != len(input_size) or not all(map(same, grad.shape, (*input_size[:2], *output_size))):
+            raise RuntimeError(f"Expected grad_output to have the shape of output; got {list(grad.shape)}")
+        fmt = suggest_format(grad) if channels_last else torch.contiguous_format
+        return new(input_size, grad.dtype, grad.device, strides_for(input_size, fmt))
 
     return f
 
@@ -594,7 +596,7 @@ for _keeps, _names in {
 
 @rule("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def grid_sampler_backward(
-    g: TensorMeta, x: TensorMeta, grid: TensorMeta, mode: int, padding: int, align: bool, mask: Sequence[bool]
+    grad: TensorMeta, x: TensorMeta, grid: TensorMeta, mode: int, padding: int, align: bool, mask: Sequence[bool]
 ) -> tuple[TensorMeta | None, TensorMeta]:
     return new(x.shape, x.dtype, x.device) if mask[0] else None, new(grid.shape, grid.dtype, grid.device)
 
@@ -653,7 +655,9 @@ def embedding_bag(
         raise NotImplementedError(f"embedding_bag on {weight.device}")
 
     def made(m: TensorMeta, shape: Sequence[IntLike]) -> torch.Tensor:
-        return torch.empty_strided([fix(s) for s in shape], [fix(s) for s in m.stride], dtype=m.dtype).zero_()
+        return torch.empty_strided(
+            [fix(size) for size in shape], [fix(stride) for stride in m.stride], dtype=m.dtype
+        ).zero_()
 
     weights = None if per_sample_weights is None else made(per_sample_weights, per_sample_weights.shape)
     with torch.no_grad():
@@ -672,10 +676,10 @@ def embedding_bag(
 
 
 @rule("_weight_norm_interface")
-def weight_norm(v: TensorMeta, g: TensorMeta, dim: int = 0) -> tuple[TensorMeta, TensorMeta]:
+def weight_norm(v: TensorMeta, grad: TensorMeta, dim: int = 0) -> tuple[TensorMeta, TensorMeta]:
     if dim not in (0, v.ndim - 1):
         raise RuntimeError("fused kernels can only be applied for first or last dim")
-    return new(v.shape, v.dtype, v.device), TensorMeta(g.shape, g.stride, norm_dtype(g), g.device)
+    return new(v.shape, v.dtype, v.device), TensorMeta(grad.shape, grad.stride, norm_dtype(grad), grad.device)
 
 
 @rule("_weight_norm_interface_backward")
@@ -687,7 +691,7 @@ def weight_norm_backward(
     return new(v.shape, v.dtype, v.device), TensorMeta(g.shape, g.stride, g.dtype, g.device)
 
 
-def norm_dtype(g: TensorMeta) -> torch.dtype:
-    """The dtype in which torch keeps the norms of weights whose magnitudes are `g`."""
-    half = g.dtype is torch.float16 and g.device.type != "cpu"
-    return torch.float32 if half or g.dtype is torch.bfloat16 else g.dtype
+def norm_dtype(grad: TensorMeta) -> torch.dtype:
+    """The dtype in which torch keeps the norms of weights whose magnitudes are `grad`."""
+    half = grad.dtype is torch.float16 and grad.device.type != "cpu"
+    return torch.float32 if half or grad.dtype is torch.bfloat16 else grad.dtype

@@ -61,11 +61,11 @@ def pointwise(xs: list, dtype: torch.dtype, wrapped: bool = True) -> TensorMeta:
     ts = _metas(xs)
     first = ts[0]
     if len(ts) == 1:
-        if any(type(n) is int and (n == 0 or n == 1 and wrapped and len(xs) > 1) for n in first.shape):
+        if any(type(size) is int and (size == 0 or size == 1 and wrapped and len(xs) > 1) for size in first.shape):
             ts = [first, TensorMeta((), (), dtype, first.device)]
         return TensorMeta(first.shape, elementwise_strides(first.shape, ts), dtype, first.device)
     shape, device = broadcast_shapes(*[t.shape for t in ts]), common_device(ts)
-    if wrapped and len(ts) < len(xs) and any(type(n) is int and n == 1 for n in shape):
+    if wrapped and len(ts) < len(xs) and any(type(size) is int and size == 1 for size in shape):
         ts = [*ts, TensorMeta((), (), dtype, device)]
     return TensorMeta(shape, elementwise_strides(shape, ts), dtype, device)
 
@@ -239,7 +239,7 @@ _GRADS = """threshold_backward gelu_backward silu_backward elu_backward leaky_re
 
 @rule(*_GRADS)
 def grad(*args: Any, **kwargs: Any) -> TensorMeta:
-    ts = [a for a in args if isinstance(a, TensorMeta)][:2]
+    ts = [arg for arg in args if isinstance(arg, TensorMeta)][:2]
     return pointwise(ts, result_type(ts))
 
 

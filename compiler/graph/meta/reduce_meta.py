@@ -17,8 +17,8 @@ __all__ = ["reduced"]
 def reduced(x: TensorMeta, dims: Any, keepdim: bool, dtype: torch.dtype) -> TensorMeta:
     """The result of reducing `dims` (None or empty: all). Reductions allocate contiguous results."""
     ds = set(norm_dims(dims, x.ndim))
-    full = [1 if d in ds else s for d, s in enumerate(x.shape)]
-    shape = full if keepdim else [s for d, s in enumerate(x.shape) if d not in ds]
+    full = [1 if d in ds else size for d, size in enumerate(x.shape)]
+    shape = full if keepdim else [size for d, size in enumerate(x.shape) if d not in ds]
     return new(shape, dtype, x.device)
 
 
@@ -195,8 +195,8 @@ def softmax(x: TensorMeta, dim: int, half_to_float: bool) -> TensorMeta:
 
 
 @rule("_softmax_backward_data", "_log_softmax_backward_data")
-def softmax_backward(g: TensorMeta, out: TensorMeta, dim: int, dtype: torch.dtype) -> TensorMeta:
-    return new(g.shape, dtype, g.device)
+def softmax_backward(grad: TensorMeta, out: TensorMeta, dim: int, dtype: torch.dtype) -> TensorMeta:
+    return new(grad.shape, dtype, grad.device)
 
 
 @rule("_safe_softmax")

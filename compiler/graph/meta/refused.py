@@ -18,12 +18,12 @@ from .core import Rule, TensorMeta
 __all__ = ["refusing", "refuses_output"]
 
 
-def _is_bool(d: torch.dtype) -> bool:
-    return d is torch.bool
+def _is_bool(dtype: torch.dtype) -> bool:
+    return dtype is torch.bool
 
 
-def _is_whole(d: torch.dtype) -> bool:
-    return not (d.is_floating_point or d.is_complex)
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 # operator -> whether it is refused for tensors all of such a dtype: where the kernel can't be asked with zeros, or says
@@ -63,12 +63,14 @@ def refusing(op: torch._ops.OpOverload, rule: Rule) -> Rule:
         return rule
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        tensors = [a for a in args if isinstance(a, TensorMeta)]
-        if tensors and all(t.device.type == "cpu" for t in tensors):
+        tensors = [arg for arg in args if isinstance(arg, TensorMeta)]
+        if tensors and all(tensor.device.type == "cpu" for tensor in tensors):
             if (
-                all(refused(t.dtype) for t in tensors)
+                all(refused(tensor.dtype) for tensor in tensors)
                 or asked
-                and _kernel_refuses(op, tuple(map(_kind, args)), tuple((k, _kind(v)) for k, v in kwargs.items()))
+                and _kernel_refuses(
+                    op, tuple(map(_kind, args)), tuple((k, _kind(value)) for k, value in kwargs.items())
+                )
             ):
                 raise RuntimeError(f"{name} is not implemented for {tensors[0].dtype}")
         return rule(*args, **kwargs)
@@ -119,7 +121,7 @@ def refuses_output(
 ) -> bool:
     """Whether the kernel of an operator of single elements takes no output of that dtype, by its argument `name`."""
     return _output_refused(
-        op, functional, name, tuple(map(_kind, args)), tuple((k, _kind(v)) for k, v in kwargs.items()), dtype
+        op, functional, name, tuple(map(_kind, args)), tuple((k, _kind(value)) for k, value in kwargs.items()), dtype
     )
 
 

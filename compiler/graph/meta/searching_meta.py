@@ -65,7 +65,7 @@ def searchsorted(
 def rot90(x: TensorMeta, k: int = 1, dims: Any = (0, 1)) -> TensorMeta:
     if len(dims) != 2 or x.ndim < 2 or norm_dim(dims[0], x.ndim) == norm_dim(dims[1], x.ndim):
         return _by_running(aten.rot90.default, (x, k, list(dims)), {})
-    first, second = (norm_dim(d, x.ndim) for d in dims)
+    first, second = (norm_dim(dim, x.ndim) for dim in dims)
     k %= 4
     if k == 0:
         return new(x.shape, x.dtype, x.device)
@@ -74,7 +74,7 @@ def rot90(x: TensorMeta, k: int = 1, dims: Any = (0, 1)) -> TensorMeta:
     m = RULES["flip"](x, [second if k == 1 else first])
     order = list(range(x.ndim))
     order[first], order[second] = second, first
-    return TensorMeta(tuple(m.shape[d] for d in order), tuple(m.stride[d] for d in order), x.dtype, x.device)
+    return TensorMeta(tuple(m.shape[dim] for dim in order), tuple(m.stride[dim] for dim in order), x.dtype, x.device)
 
 
 @rule("renorm")

@@ -21,21 +21,22 @@ def like(m: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
 def elementwise_strides(shape: tuple, operands: Sequence[TensorMeta]) -> tuple:
     """Strides of the output of an element-wise operator over `operands`, whose shapes broadcast to `shape`."""
     first = operands[0]
-    if all(m.shape == shape for m in operands):
+    if all(operand.shape == shape for operand in operands):
         cs = contiguous_strides(shape)
-        if all(m.stride == cs for m in operands):
+        if all(operand.stride == cs for operand in operands):
             return cs
-        if all(is_contiguous(m.shape, m.stride) for m in operands):
+        if all(is_contiguous(operand.shape, operand.stride) for operand in operands):
             return cs
-        if len(shape) == 4 and all(is_channels_last(m.shape, m.stride) for m in operands):
+        if len(shape) == 4 and all(is_channels_last(operand.shape, operand.stride) for operand in operands):
             return channels_last_strides(shape)
-        if all(m is first or all(same(a, b) for a, b in zip(m.stride, first.stride)) for m in operands) and is_dense(
-            first.shape, first.stride
-        ):
+        if all(
+            operand is first or all(same(stride, b) for stride, b in zip(operand.stride, first.stride))
+            for operand in operands
+        ) and is_dense(first.shape, first.stride):
             return first.stride
     elif len(shape) <= 1:
         return (1,) * len(shape)
-    return _ordered_strides(shape, [_expanded(m, shape) for m in operands])
+    return _ordered_strides(shape, [_expanded(operand, shape) for operand in operands])
 
 
 def preserve_strides(m: TensorMeta) -> tuple:
@@ -52,9 +53,9 @@ def _expanded(m: TensorMeta, shape: tuple) -> list[IntLike]:
     """Strides of m seen as `shape`: 0 where it is broadcast."""
     lead = len(shape) - len(m.shape)
     out: list[IntLike] = [0] * lead
-    for i, (s, t) in enumerate(zip(m.shape, m.stride)):
+    for i, (size, stride) in enumerate(zip(m.shape, m.stride)):
         o = shape[lead + i]
-        out.append(0 if s.__class__ is int and s == 1 and not (o.__class__ is int and o == 1) else t)
+        out.append(0 if size.__class__ is int and size == 1 and not (o.__class__ is int and o == 1) else stride)
     return out
 
 

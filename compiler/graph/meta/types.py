@@ -34,12 +34,12 @@ def is_int(dtype: torch.dtype) -> bool:
     return category(dtype) <= _INT
 
 
-def promote(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    if a is b:
-        return a
-    r = _promote.get((a, b))
+def promote(dtype: torch.dtype, b: torch.dtype) -> torch.dtype:
+    if dtype is b:
+        return dtype
+    r = _promote.get((dtype, b))
     if r is None:
-        r = _promote[a, b] = torch.promote_types(a, b)
+        r = _promote[dtype, b] = torch.promote_types(dtype, b)
     return r
 
 
@@ -80,15 +80,23 @@ def result_type(xs: Sequence[Any]) -> torch.dtype:
     return r
 
 
-def _complex_of(d: torch.dtype) -> torch.dtype:
-    return {torch.float64: torch.complex128, torch.float16: torch.complex32}.get(d, torch.complex64)
+def _complex_of(dtype: torch.dtype) -> torch.dtype:
+    return {torch.float64: torch.complex128, torch.float16: torch.complex32}.get(dtype, torch.complex64)
 
 
-def to_complex_real(d: torch.dtype) -> torch.dtype:
+def to_complex_real(dtype: torch.dtype) -> torch.dtype:
     """The dtype of a complex number's parts."""
-    return {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}.get(d, d)
+    return {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}.get(
+        dtype, dtype
+    )
 
 
-def opmath(d: torch.dtype) -> torch.dtype:
+def opmath(dtype: torch.dtype) -> torch.dtype:
     """The dtype that eager's kernels compute in: float32 for float16 and bfloat16."""
-    return torch.float32 if d in (torch.float16, torch.bfloat16) else torch.complex64 if d is torch.complex32 else d
+    return (
+        torch.float32
+        if dtype in (torch.float16, torch.bfloat16)
+        else torch.complex64
+        if dtype is torch.complex32
+        else dtype
+    )

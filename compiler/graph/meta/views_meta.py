@@ -34,15 +34,15 @@ def infer_size(shape: Sequence[IntLike], n: IntLike) -> tuple:
     shape = tuple(shape)
     hole = None
     known: IntLike = 1
-    for i, s in enumerate(shape):
-        if isinstance(s, int) and s == -1:
+    for i, size in enumerate(shape):
+        if isinstance(size, int) and size == -1:
             if hole is not None:
                 raise RuntimeError("only one dimension can be inferred")
             hole = i
         else:
-            if isinstance(s, int) and s < 0:
-                raise RuntimeError(f"invalid shape dimension {s}")
-            known = known * s
+            if isinstance(size, int) and size < 0:
+                raise RuntimeError(f"invalid shape dimension {size}")
+            known = known * size
     known = fold(known)
     if hole is not None:
         if is_zero(known):
@@ -332,19 +332,19 @@ def split(x: TensorMeta, size: Any, dim: int = 0) -> list[TensorMeta]:
 def split_with_sizes(x: TensorMeta, sizes: Sequence[IntLike], dim: int = 0) -> list[TensorMeta]:
     dim = norm_dim(dim, x.ndim)
     total: IntLike = 0
-    for s in sizes:
-        total = total + s
+    for size in sizes:
+        total = total + size
     if not same(fold(total), x.shape[dim]):
         raise RuntimeError(
             f"split_with_sizes expects split_sizes to sum exactly to {x.shape[dim]} (input tensor's size at "
             f"dimension {dim}), but got split_sizes={list(sizes)}"
         )
     out, at = [], 0
-    for s in sizes:
+    for size in sizes:
         shape = list(x.shape)
-        shape[dim] = s
+        shape[dim] = size
         out.append(viewed(x, shape, x.stride, fold(at * x.stride[dim])))
-        at = fold(at + s)
+        at = fold(at + size)
     return out
 
 
@@ -403,7 +403,7 @@ def diagonal(x: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 def view_as_real(x: TensorMeta) -> TensorMeta:
     return TensorMeta(
         (*x.shape, 2),
-        (*(fold(s * 2) for s in x.stride), 1),
+        (*(fold(stride * 2) for stride in x.stride), 1),
         to_complex_real(x.dtype),
         x.device,
         fold(x.storage_offset * 2),

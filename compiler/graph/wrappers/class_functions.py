@@ -55,8 +55,8 @@ class LibraryFunction(Call):
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         args = list(self.args)
-        for i, t in zip(self.at, tensors, strict=True):
-            args[i] = t
+        for i, tensor in zip(self.at, tensors, strict=True):
+            args[i] = tensor
         if not any(type(t) is TraceTensor for t in tensors):
             return self.function.apply(*args)
         made = _Inside.apply(self.function, *args)

@@ -37,8 +37,8 @@ class _Factories(TorchDispatchMode):
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:
     if type(value) in (list, tuple):
-        return type(value)(_map(change, v) for v in value)
-    return {k: _map(change, v) for k, v in value.items()} if type(value) is dict else change(value)
+        return type(value)(_map(change, item) for item in value)
+    return {key: _map(change, item) for key, item in value.items()} if type(value) is dict else change(value)
 
 
 def run_by_class(op: Any, args: tuple, kwargs: dict) -> Any:
@@ -54,7 +54,7 @@ def run_by_class(op: Any, args: tuple, kwargs: dict) -> Any:
             value = value.tt_wrapper
         if is_wrapper(value) and type(value) not in classes:
             # subclasses are asked before the classes that they derive from, others in the order of the arguments
-            at = next((i for i, c in enumerate(classes) if issubclass(type(value), c)), len(classes))
+            at = next((i for i, cls in enumerate(classes) if issubclass(type(value), cls)), len(classes))
             classes.insert(at, type(value))
         return value
 
@@ -76,7 +76,7 @@ def run_by_class(op: Any, args: tuple, kwargs: dict) -> Any:
 def _written(op: Any, args: tuple, kwargs: dict) -> list[TraceTensor]:
     """The wrappers that an operator writes to, by its schema. Only their inner tensors' elements may be written."""
     info = op_info(op)
-    given = [args[i] if i < len(args) else kwargs.get(info.arg_names[i]) for i in info.writes]
+    given = [args[write] if write < len(args) else kwargs.get(info.arg_names[write]) for write in info.writes]
     written = [t for x in given for t in (x if isinstance(x, (list, tuple)) else (x,)) if holds_outer((t,))]
     if written and info.kind == "metadata" or any(t.tt_differentiable for t in written):
         raise NotImplementedError(f"{op} writes to a tensor of a wrapper subclass in a way that is not traced")

@@ -84,7 +84,7 @@ def _parted_alike(gradient: Any, placements: tuple) -> Any:
 
 
 def _parted(placements: tuple) -> tuple:
-    return tuple(p.dim if p.is_shard() else None for p in placements)
+    return tuple(placement.dim if placement.is_shard() else None for placement in placements)
 
 
 def _alike(a: Wrapping, b: Wrapping) -> bool:
@@ -109,7 +109,7 @@ class _Leave(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
         wrapping = ctx.crossing.gradient or ctx.crossing.wrapping
         sizes = _sizes_of_gradient(ctx.sizes, wrapping, gradients)
-        if torch.is_grad_enabled() and any(g.requires_grad for g in gradients):
+        if torch.is_grad_enabled() and any(gradient.requires_grad for gradient in gradients):
             return None, _Enter.apply(Crossing(wrapping), sizes, *gradients)
         return None, put_together(wrapping, sizes, gradients)
 
@@ -153,11 +153,11 @@ class Unwrap(Call):
         super().__init__(f"unwrap_{crossing.wrapping.cls.__name__}")
         self.crossing, self.differentiable = crossing, differentiable
 
-    def __call__(self, t: torch.Tensor) -> tuple:
-        if not t.requires_grad or not self.differentiable:
-            return tuple(take_apart(t)[2])
+    def __call__(self, tensor: torch.Tensor) -> tuple:
+        if not tensor.requires_grad or not self.differentiable:
+            return tuple(take_apart(tensor)[2])
         with torch.enable_grad():
-            return _Leave.apply(self.crossing, t)
+            return _Leave.apply(self.crossing, tensor)
 
 
 class Inner(Call):
@@ -167,19 +167,23 @@ class Inner(Call):
         super().__init__(f"inner_{name}")
         self.name = name
 
-    def __call__(self, t: torch.Tensor) -> torch.Tensor:
-        wrapper = t.tt_wrapper if type(t) is TraceTensor else t
-        return outer_tensor(getattr(wrapper, self.name), {}) if type(t) is TraceTensor else getattr(wrapper, self.name)
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        wrapper = tensor.tt_wrapper if type(tensor) is TraceTensor else tensor
+        return (
+            outer_tensor(getattr(wrapper, self.name), {})
+            if type(tensor) is TraceTensor
+            else getattr(wrapper, self.name)
+        )
 
 
 def gradients_cross(captured: CapturedGraph) -> bool:
     """Whether gradients of wrappers enter or leave a graph: parts of them are of use only where all of it is traced."""
     return any(
-        isinstance(n.target, Call)
-        and n.target.whole
-        or isinstance(n.target, Wrap)
-        and n.target.requires_grad
-        or isinstance(n.target, Unwrap)
-        and n.target.differentiable
-        for n in captured.graph_module.graph.nodes
+        isinstance(node.target, Call)
+        and node.target.whole
+        or isinstance(node.target, Wrap)
+        and node.target.requires_grad
+        or isinstance(node.target, Unwrap)
+        and node.target.differentiable
+        for node in captured.graph_module.graph.nodes
     )

@@ -391,7 +391,7 @@ def _unbind(self: Any, dim: int = 0) -> Any:
     if dim not in (0, -self.dim()) or sum(lengths) != self._values.shape[along]:
         return None
     ends = [0, *itertools.accumulate(lengths)]
-    return tuple(self._values.narrow(along, start, n) for start, n in zip(ends, lengths))
+    return tuple(self._values.narrow(along, start, length) for start, length in zip(ends, lengths))
 
 
 def _select(self: Any, dim: int, index: int) -> Any:
@@ -507,13 +507,13 @@ class _Writer:
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-            parts = [self(v) for v in value]
+            parts = [self(item) for item in value]
             named = hasattr(value, "_fields")
             return type(value)(*parts) if named else tuple(parts) if isinstance(value, tuple) else parts
         if type(value) is torch.Size:
             return tuple(map(self, value))
         if type(value) is dict:
-            return {k: self(v) for k, v in value.items()}
+            return {key: self(item) for key, item in value.items()}
         if type(value) is slice:
             return slice(self(value.start), self(value.stop), self(value.step))
         if is_jagged(value):
@@ -577,7 +577,7 @@ def _read(
     if isinstance(pattern, (list, tuple)):
         return type(pattern)(*map(read, pattern)) if hasattr(pattern, "_fields") else type(pattern)(map(read, pattern))
     if type(pattern) is dict:
-        return {k: read(p) for k, p in pattern.items()}
+        return {key: read(value) for key, value in pattern.items()}
     if type(pattern) is slice:
         return slice(*map(read, (pattern.start, pattern.stop, pattern.step)))
     return pattern

@@ -68,13 +68,17 @@ class _Gather(torch.autograd.Function):
         ctx.save_for_backward(*given[len(given) - len(group.earlier) :])
         with _marked("unshard", group.again):
             whole = _gathered(group, given[: len(group.shards)])
-        ctx.mark_non_differentiable(*(t for t, s in zip(whole, group.shards) if not s.differentiable))
+        ctx.mark_non_differentiable(*(t for t, shard in zip(whole, group.shards) if not shard.differentiable))
         return whole
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:
         group = ctx.group
-        there = {i: g for i, g in enumerate(gradients) if g is not None and group.shards[i].differentiable}
+        there = {
+            i: gradient
+            for i, gradient in enumerate(gradients)
+            if gradient is not None and group.shards[i].differentiable
+        }
         if group.taken:
             taken = (there.get(i) for i in group.taken)
             kept = group.reduce_dtype or group.dtype
@@ -101,13 +105,13 @@ def _marked(name: str, value: bool) -> Iterator[None]:
 
 
 def _gathered(group: ShardGroup, parts: Sequence[torch.Tensor]) -> tuple:
-    given = [t.to(group.dtype) for t in parts]
+    given = [part.to(group.dtype) for part in parts]
     flat = torch.cat(given) if len(given) > 1 else given[0]
     ops, gathered = torch.ops._c10d_functional, flat
     if group.processes > 1:
         gathered = ops.wait_tensor.default(ops.all_gather_into_tensor.default(flat, group.processes, group.gather))
-    rows = gathered.view(group.processes, -1).split([prod(s.part) for s in group.shards], 1)
-    return tuple(_whole(row, s, group.processes) for row, s in zip(rows, group.shards))
+    rows = gathered.view(group.processes, -1).split([prod(shard.part) for shard in group.shards], 1)
+    return tuple(_whole(row, shard, group.processes) for row, shard in zip(rows, group.shards))
 
 
 def _whole(row: torch.Tensor, shard: Shard, processes: int) -> torch.Tensor:
@@ -122,8 +126,8 @@ def _reduced(group: ShardGroup, gradients: dict[int, torch.Tensor]) -> list[torc
     out: list[torch.Tensor | None] = [None] * len(group.shards)
     if not gradients:
         return out
-    rows = [_in_rows(g, group.shards[i], group.processes) for i, g in gradients.items()]
-    rows = [r if group.reduce_dtype is None else r.to(group.reduce_dtype) for r in rows]
+    rows = [_in_rows(g, group.shards[key], group.processes) for key, g in gradients.items()]
+    rows = [row if group.reduce_dtype is None else row.to(group.reduce_dtype) for row in rows]
     flat = (torch.cat(rows, 1) if len(rows) > 1 else rows[0]).reshape(-1)
     ops, mean = torch.ops._c10d_functional, flat
     if group.processes > 1:
@@ -131,8 +135,8 @@ def _reduced(group: ShardGroup, gradients: dict[int, torch.Tensor]) -> list[torc
     if group.replicas > 1:
         mean = ops.wait_tensor.default(ops.all_reduce.default(mean, "avg", group.across))
     mean = mean.to(group.own_dtype)
-    for i, part in zip(gradients, mean.split([prod(group.shards[i].part) for i in gradients])):
-        out[i] = part
+    for gradient, part in zip(gradients, mean.split([prod(group.shards[i].part) for i in gradients])):
+        out[gradient] = part
     return out
 
 
@@ -161,22 +165,24 @@ class _Leave(torch.autograd.Function):
         ctx.order, ctx.given = order, given
         ctx.set_materialize_grads(False)
         tensors = tuple(g.tensor() for g in given)
-        ctx.mark_non_differentiable(*(t for t, g in zip(tensors, given) if not g.differentiable))
+        ctx.mark_non_differentiable(*(tensor for tensor, g in zip(tensors, given) if not g.differentiable))
         return tensors
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:
-        there = {(g.kind, id(g.parameter)): t for g, t in zip(ctx.given, gradients) if t is not None}
+        there = {
+            (g.kind, id(g.parameter)): gradient for g, gradient in zip(ctx.given, gradients) if gradient is not None
+        }
         earlier = {id(g.parameter): g.now for g in ctx.given if g.kind == "earlier"}
         for group in ctx.order:  # hooks of the program's hear of gradients in this order
-            for p in group.fsdp_params:
-                part = there.get(("part", id(p)))
-                _keep(p, there.get(("taker", id(p))), None if part is None else earlier.get(id(p)))
+            for param in group.fsdp_params:
+                part = there.get(("part", id(param)))
+                _keep(param, there.get(("taker", id(param))), None if part is None else earlier.get(id(param)))
             if group.reduce_grads:
                 _exchange_rest(group)
-            for p in group.fsdp_params:
-                if ("part", id(p)) in there:
-                    _receive(p, there["part", id(p)])
+            for param in group.fsdp_params:
+                if ("part", id(param)) in there:
+                    _receive(param, there["part", id(param)])
         return None, None, None
 
 
@@ -221,10 +227,10 @@ def _exchange_rest(group: Any) -> None:
     rest = {i: kept for i, p in enumerate(group.fsdp_params) if (kept := kept_of(p)) is not None}
     if not rest:
         return
-    for p, part in zip(group.fsdp_params, _reduced(described(group), rest)):
-        _set_kept(p, None)
+    for param, part in zip(group.fsdp_params, _reduced(described(group), rest)):
+        _set_kept(param, None)
         if part is not None:
-            _receive(p, part)
+            _receive(param, part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,11 +258,11 @@ def given_of(state: Any, differentiable: bool) -> list[Given]:
     given = [Given("part", p) for p in parameters_of(state)]
     for group in (group for s in states_of(state) for group in groups_of(s)) if differentiable else ():
         kept = group._reduce_dtype or group.fsdp_params[0].param_dtype or group.fsdp_params[0].orig_dtype
-        for p in group.fsdp_params:
-            if not group.reduce_grads and p.sharded_param.requires_grad:
-                given.append(Given("taker", p, kept))
-            elif group.reduce_grads and p.unsharded_accumulated_grad is not None:
-                given.append(Given("earlier", p, now=kept_of(p)))
+        for param in group.fsdp_params:
+            if not group.reduce_grads and param.sharded_param.requires_grad:
+                given.append(Given("taker", param, kept))
+            elif group.reduce_grads and param.unsharded_accumulated_grad is not None:
+                given.append(Given("earlier", param, now=kept_of(param)))
     return given
 
 
@@ -287,8 +293,8 @@ def described(group: Any) -> ShardGroup:
     first, mesh = group.fsdp_params[0], group.mesh_info
     reduce = getattr(mesh, "reduce_scatter_process_group", None) or mesh.shard_process_group
     shards = tuple(
-        Shard(tuple(p._orig_size), tuple(p.padded_sharded_param_size), p.sharded_param.requires_grad)
-        for p in group.fsdp_params
+        Shard(tuple(param._orig_size), tuple(param.padded_sharded_param_size), param.sharded_param.requires_grad)
+        for param in group.fsdp_params
     )
     alike = getattr(mesh, "replicate_process_group", None)
     parameters = list(enumerate(group.fsdp_params))
@@ -303,6 +309,6 @@ def described(group: Any) -> ShardGroup:
         tuple(i for i, p in parameters if p.unsharded_accumulated_grad is not None) if group.reduce_grads else (),
         first.param_dtype or first.orig_dtype,
         group._reduce_dtype,
-        next((p.orig_dtype for p in group.fsdp_params if p.sharded_param.requires_grad), first.orig_dtype),
+        next((param.orig_dtype for param in group.fsdp_params if param.sharded_param.requires_grad), first.orig_dtype),
         group.post_forward_mesh_info is not None,
     )

@@ -24,10 +24,10 @@ SWAPPED = [1, 0, 2]
 MANY_ROWS = 64  # of each product, from which a batch is worth more than a copy that makes it one product
 
 
-def broadcast_products(a: AtenGraph) -> None:
-    results = set(a.results)
-    hints = a.env.hints if a.env is not None else {}
-    for n in [n for n in a.graph.nodes if n.target is aten.bmm.default]:
+def broadcast_products(aten_graph: AtenGraph) -> None:
+    results = set(aten_graph.results)
+    hints = aten_graph.env.hints if aten_graph.env is not None else {}
+    for n in [node for node in aten_graph.graph.nodes if node.target is aten.bmm.default]:
         x, y = n.args
         matrix = _repeated(y)
         order = None if matrix is None else _order_of_rows(x, hints)
@@ -35,34 +35,36 @@ def broadcast_products(a: AtenGraph) -> None:
             continue
         batch, rows, inner = x.meta["val"].shape
         columns = n.meta["val"].shape[2]
-        with a.graph.inserting_before(n):
+        with aten_graph.graph.inserting_before(n):
             if order == "swapped":
-                x = permuted(a.graph, n, x, SWAPPED)
+                x = permuted(aten_graph.graph, n, x, SWAPPED)
                 batch, rows = rows, batch
             elif order == "copied":
-                x = call_like(a.graph, n, aten.clone.default, x, memory_format=torch.contiguous_format)
-            merged = call_like(a.graph, n, aten.view.default, x, [batch * rows, inner])
-            product = call_like(a.graph, n, aten.mm.default, merged, matrix)
-            out = call_like(a.graph, n, aten.view.default, product, [batch, rows, columns])
+                x = call_like(aten_graph.graph, n, aten.clone.default, x, memory_format=torch.contiguous_format)
+            merged = call_like(aten_graph.graph, n, aten.view.default, x, [batch * rows, inner])
+            product = call_like(aten_graph.graph, n, aten.mm.default, merged, matrix)
+            out = call_like(aten_graph.graph, n, aten.view.default, product, [batch, rows, columns])
             if order == "swapped":
-                out = call_like(a.graph, n, aten.permute.default, out, SWAPPED)
+                out = call_like(aten_graph.graph, n, aten.permute.default, out, SWAPPED)
             if n in results:  # it is nobody's view, and views of it count in its layout
-                out = call_like(a.graph, n, aten.clone.default, out)
+                out = call_like(aten_graph.graph, n, aten.clone.default, out)
                 out.meta["val"] = n.meta["val"]
         n.replace_all_uses_with(out)
-        a.graph.erase_node(n)
+        aten_graph.graph.erase_node(n)
 
 
 def _repeated(y: Node) -> Node | None:
     """The matrix that each of a batch is."""
-    m = y.meta["val"]
-    if not _is(m.stride[0], 0) or _is(m.shape[0], 1):
+    meta = y.meta["val"]
+    if not _is(meta.stride[0], 0) or _is(meta.shape[0], 1):
         return None
     while y.target in (aten.expand.default, aten.view.default):
         y = y.args[0]
         of = y.meta["val"]
         if len(of.shape) == 2:
-            same = all(as_expr(s) is as_expr(t) for s, t in zip((*of.shape, *of.stride), (*m.shape[1:], *m.stride[1:])))
+            same = all(
+                as_expr(s) is as_expr(t) for s, t in zip((*of.shape, *of.stride), (*meta.shape[1:], *meta.stride[1:]))
+            )
             return y if same else None
     return None
 
@@ -71,9 +73,9 @@ def _order_of_rows(x: Node, hints: dict[str, int]) -> str | None:
     """How the rows of a batch become one dimension: "as they are", "swapped" (batch inside of rows), or "copied"; None
     where they are better left.
     """
-    m = x.meta["val"]
-    batch, rows, _ = map(as_expr, m.shape)
-    by_batch, by_row, by_element = map(as_expr, m.stride)
+    meta = x.meta["val"]
+    batch, rows, _ = map(as_expr, meta.shape)
+    by_batch, by_row, by_element = map(as_expr, meta.stride)
     if by_element is as_expr(1):
         if by_batch is rows * by_row:
             return "as they are"

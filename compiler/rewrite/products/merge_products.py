@@ -26,39 +26,39 @@ WIDE = 1536
 LEAST_ROWS = 16  # fewer are not a matter of the tensor cores
 
 
-def merge_products(a: AtenGraph) -> None:
-    if any(n.op == "placeholder" and n.name.startswith("tangent_") for n in a.graph.nodes):
+def merge_products(aten_graph: AtenGraph) -> None:
+    if any(n.op == "placeholder" and n.name.startswith("tangent_") for n in aten_graph.graph.nodes):
         return  # (a backward pass reads the weights one by one as well)
     together: dict[tuple, list[Node]] = {}
-    results = set(a.results)  # (each is a tensor of its own)
-    for n in a.graph.nodes:
-        key = _key(n) if n not in results else None
+    results = set(aten_graph.results)  # (each is a tensor of its own)
+    for node in aten_graph.graph.nodes:
+        key = _key(node) if node not in results else None
         if key is not None:
-            together.setdefault(key, []).append(n)
-    place = {n: i for i, n in enumerate(a.graph.nodes)}
+            together.setdefault(key, []).append(node)
+    place = {n: i for i, n in enumerate(aten_graph.graph.nodes)}
     for ns in together.values():
         if len(ns) > 1 and all(_is_early(w, ns[0], place) for n in ns for w in _operands(n)[1:]) and _gain(ns) > 0:
-            _merge(a, ns)
+            _merge(aten_graph, ns)
 
 
-def _operands(n: Node) -> tuple[Node, ...]:
+def _operands(node: Node) -> tuple[Node, ...]:
     """(the shared matrix, the weight as it is stored, the bias if any)."""
-    x, y = n.args[-2:]
+    x, y = node.args[-2:]
     w = y.args[0]
-    return (x, w) if n.target is aten.mm.default else (x, w, n.args[0])
+    return (x, w) if node.target is aten.mm.default else (x, w, node.args[0])
 
 
-def _key(n: Node) -> tuple | None:
+def _key(node: Node) -> tuple | None:
     """What products to be merged have in common; None for anything else than a half precision x @ weight.T (+ bias) on
     a GPU.
     """
     if (
-        n.target not in (aten.mm.default, aten.addmm.default)
-        or n.kwargs.get("alpha", 1) != 1
-        or n.kwargs.get("beta", 1) != 1
+        node.target not in (aten.mm.default, aten.addmm.default)
+        or node.kwargs.get("alpha", 1) != 1
+        or node.kwargs.get("beta", 1) != 1
     ):
         return None
-    x, y = n.args[-2:]
+    x, y = node.args[-2:]
     if (
         not isinstance(y, Node)
         or y.target is not aten.permute.default
@@ -67,7 +67,7 @@ def _key(n: Node) -> tuple | None:
     ):
         return None
     m, k = x.meta["val"].shape
-    val: TensorMeta = n.meta["val"]
+    val: TensorMeta = node.meta["val"]
     if (
         not val.on_gpu
         or val.dtype not in (torch.float16, torch.bfloat16)
@@ -78,11 +78,11 @@ def _key(n: Node) -> tuple | None:
         return None
     if type(val.shape[1]) is not int or val.shape[1] % 8 or k % 8:
         return None
-    if n.target is aten.addmm.default:
-        bias = n.args[0]
+    if node.target is aten.addmm.default:
+        bias = node.args[0]
         if not isinstance(bias, Node) or not _weight(bias) or len(bias.meta["val"].shape) != 1:
             return None
-    return x, n.target, val.dtype
+    return x, node.target, val.dtype
 
 
 def _weight(n: Node) -> bool:
@@ -109,30 +109,39 @@ def _gain(ns: list[Node]) -> float:
     return sum(map(time, columns)) + LAUNCH_US * launches - time(sum(columns)) - joined
 
 
-def _merge(a: AtenGraph, ns: list[Node]) -> None:
-    g, first = a.graph, ns[0]
+def _merge(aten_graph: AtenGraph, ns: list[Node]) -> None:
+    g, first = aten_graph.graph, ns[0]
     rows = [_operands(n) for n in ns]
     with g.inserting_before(first):
         moved: dict[Node, Node] = {}
         for k in range(1, len(rows[0])):
-            for r in rows:
-                _bring(g, r[k], first, moved)
+            for row in rows:
+                _bring(g, row[k], first, moved)
         parts = [[moved.get(r[k], r[k]) for r in rows] for k in range(1, len(rows[0]))]
         weight = call_like(
-            a.graph, first, aten.permute.default, call_like(a.graph, first, aten.cat.default, parts[0], 0), [1, 0]
+            aten_graph.graph,
+            first,
+            aten.permute.default,
+            call_like(aten_graph.graph, first, aten.cat.default, parts[0], 0),
+            [1, 0],
         )
         x = rows[0][0]
         if len(parts) == 2:
             out = call_like(
-                a.graph, first, aten.addmm.default, call_like(a.graph, first, aten.cat.default, parts[1], 0), x, weight
+                aten_graph.graph,
+                first,
+                aten.addmm.default,
+                call_like(aten_graph.graph, first, aten.cat.default, parts[1], 0),
+                x,
+                weight,
             )
         else:
-            out = call_like(a.graph, first, aten.mm.default, x, weight)
+            out = call_like(aten_graph.graph, first, aten.mm.default, x, weight)
         at = 0
         pieces = []
         for n in ns:
             c = n.meta["val"].shape[1]
-            pieces.append(call_like(a.graph, n, aten.slice.Tensor, out, 1, at, at + c, 1))
+            pieces.append(call_like(aten_graph.graph, n, aten.slice.Tensor, out, 1, at, at + c, 1))
             at += c
     for n, piece in zip(ns, pieces):
         n.replace_all_uses_with(piece)
@@ -142,8 +151,8 @@ def _merge(a: AtenGraph, ns: list[Node]) -> None:
             g.erase_node(y)
 
 
-def _bring(g: torch.fx.Graph, w: Node, first: Node, moved: dict[Node, Node]) -> None:
+def _bring(graph: torch.fx.Graph, w: Node, first: Node, moved: dict[Node, Node]) -> None:
     """Conversions of weights that come after the first product are made before it."""
     if w.target is aten._to_copy.default and w not in moved:
-        _bring(g, w.args[0], first, moved)
+        _bring(graph, w.args[0], first, moved)
         first.prepend(w)

@@ -22,10 +22,10 @@ aten = torch.ops.aten
 LEAST, WORK = 1024, 1 << 32  # of the odd size, and multiplications from which it matters
 
 
-def pad_products(a: AtenGraph) -> None:
+def pad_products(aten_graph: AtenGraph) -> None:
     padded: dict[tuple[Node, int, int], Node] = {}
-    results = set(a.results)
-    for n in [n for n in a.graph.nodes if n.target is aten.mm.default and not n.kwargs]:
+    results = set(aten_graph.results)
+    for n in [node for node in aten_graph.graph.nodes if node.target is aten.mm.default and not node.kwargs]:
         x, y = n.args
         m, k, c = (*x.meta["val"].shape, y.meta["val"].shape[1])
         if not _slow(n.meta["val"], m, k, c) or not (_is_made(x) or _is_made(y)):
@@ -33,21 +33,21 @@ def pad_products(a: AtenGraph) -> None:
         pm, pk, pc = (-s % 8 if s >= LEAST else 0 for s in (m, k, c))
         if any(p and not _is_made(o) for p, o in ((pm, x), (pk, x), (pk, y), (pc, y))):
             continue  # a copy of what lies in memory already costs more than it brings
-        with a.graph.inserting_before(n):
-            x2 = _pad(a, _pad(a, x, 0, pm, padded), 1, pk, padded)
-            y2 = _pad(a, _pad(a, y, 0, pk, padded), 1, pc, padded)
-            out = call_like(a.graph, n, aten.mm.default, x2, y2)
+        with aten_graph.graph.inserting_before(n):
+            x2 = _pad(aten_graph, _pad(aten_graph, x, 0, pm, padded), 1, pk, padded)
+            y2 = _pad(aten_graph, _pad(aten_graph, y, 0, pk, padded), 1, pc, padded)
+            out = call_like(aten_graph.graph, n, aten.mm.default, x2, y2)
             if pm:
-                out = call_like(a.graph, n, aten.slice.Tensor, out, 0, 0, m, 1)
+                out = call_like(aten_graph.graph, n, aten.slice.Tensor, out, 0, 0, m, 1)
             if pc:
-                out = call_like(a.graph, n, aten.slice.Tensor, out, 1, 0, c, 1)
+                out = call_like(aten_graph.graph, n, aten.slice.Tensor, out, 1, 0, c, 1)
             if (
                 out.meta["val"].stride != n.meta["val"].stride and n in results
             ):  # views that are handed out count in the layout of the result
-                out = call_like(a.graph, n, aten.clone.default, out)
+                out = call_like(aten_graph.graph, n, aten.clone.default, out)
                 out.meta["val"] = n.meta["val"]
         n.replace_all_uses_with(out)
-        a.graph.erase_node(n)
+        aten_graph.graph.erase_node(n)
 
 
 def _slow(val: TensorMeta, m: Any, k: Any, c: Any) -> bool:
@@ -74,19 +74,21 @@ def _is_made(n: Node) -> bool:
     )
 
 
-def _pad(a: AtenGraph, n: Node, dim: int, by: int, padded: dict[tuple[Node, int, int], Node]) -> Node:
-    """`n` with `by` zeros after its last element of a dimension; before a transposition, so that both uses of a matrix
-    share it.
+def _pad(aten_graph: AtenGraph, node: Node, dim: int, by: int, padded: dict[tuple[Node, int, int], Node]) -> Node:
+    """`node` with `by` zeros after its last element of a dimension; before a transposition, so that both uses of a
+    matrix share it.
     """
     if not by:
-        return n
-    if n.target is aten.permute.default and list(n.args[1]) == [1, 0]:
-        return call_like(a.graph, n, aten.permute.default, _pad(a, n.args[0], 1 - dim, by, padded), [1, 0])
-    key = (n, dim, by)
+        return node
+    if node.target is aten.permute.default and list(node.args[1]) == [1, 0]:
+        return call_like(
+            aten_graph.graph, node, aten.permute.default, _pad(aten_graph, node.args[0], 1 - dim, by, padded), [1, 0]
+        )
+    key = (node, dim, by)
     found = padded.get(key)
     if found is None:
-        with a.graph.inserting_after(n):
+        with aten_graph.graph.inserting_after(node):
             found = padded[key] = call_like(
-                a.graph, n, aten.constant_pad_nd.default, n, [0, by] if dim == 1 else [0, 0, 0, by], 0.0
+                aten_graph.graph, node, aten.constant_pad_nd.default, node, [0, by] if dim == 1 else [0, 0, 0, by], 0.0
             )
     return found

@@ -21,15 +21,15 @@ aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def bias_products(a: AtenGraph) -> None:
-    results = set(a.results)
-    for n in list(a.graph.nodes):
-        if n.target is not aten.add.Tensor or n.kwargs.get("alpha", 1) != 1 or n in results:
+def bias_products(aten_graph: AtenGraph) -> None:
+    results = set(aten_graph.results)
+    for node in list(aten_graph.graph.nodes):
+        if node.target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1 or node in results:
             continue
-        for x, bias in (n.args, n.args[::-1]):
+        for x, bias in (node.args, node.args[::-1]):
             views = _views_of_a_product(x, results) if isinstance(x, Node) and isinstance(bias, Node) else None
-            if views is not None and _is_bias(bias, views[-1], n):
-                _join(a, n, views, bias)
+            if views is not None and _is_bias(bias, views[-1], node):
+                _join(aten_graph, node, views, bias)
                 break
 
 
@@ -49,34 +49,35 @@ def _views_of_a_product(x: Node, results: set[Node]) -> list[Node] | None:
         x = x.args[0]
 
 
-def _is_bias(bias: Node, product: Node, n: Node) -> bool:
+def _is_bias(bias: Node, product: Node, node: Node) -> bool:
     """Whether `bias` is a parameter (or the conversion of one) with a number for each column."""
     source = bias.args[0] if bias.target is aten._to_copy.default else bias
-    b, p, s = bias.meta["val"], product.meta["val"], n.meta["val"]
+    meta, p, s = bias.meta["val"], product.meta["val"], node.meta["val"]
     return (
         isinstance(source, Node)
         and source.op == "placeholder"
-        and isinstance(b, TensorMeta)
-        and b.on_gpu
-        and b.device == p.device
-        and len(b.shape) == 1
-        and type(b.shape[0]) is int
-        and b.shape[0] == p.shape[1]
-        and b.shape[0] > 1
-        and b.dtype == p.dtype == s.dtype
+        and isinstance(meta, TensorMeta)
+        and meta.on_gpu
+        and meta.device == p.device
+        and len(meta.shape) == 1
+        and type(meta.shape[0]) is int
+        and meta.shape[0] == p.shape[1]
+        and meta.shape[0] > 1
+        and meta.dtype == p.dtype == s.dtype
         and p.dtype in _DTYPES
-        and len(s.shape) == len(n.args[0].meta["val"].shape if n.args[1] is bias else n.args[1].meta["val"].shape)
+        and len(s.shape)
+        == len(node.args[0].meta["val"].shape if node.args[1] is bias else node.args[1].meta["val"].shape)
     )
 
 
-def _join(a: AtenGraph, n: Node, views: list[Node], bias: Node) -> None:
-    g, product = a.graph, views[-1]
-    with g.inserting_before(n):  # (the bias may have been made after the product)
+def _join(aten_graph: AtenGraph, node: Node, views: list[Node], bias: Node) -> None:
+    g, product = aten_graph.graph, views[-1]
+    with g.inserting_before(node):  # (the bias may have been made after the product)
         new: Any = g.call_function(aten.addmm.default, (bias, *product.args))
-        new.meta = {**n.meta, "val": product.meta["val"]}
+        new.meta = {**node.meta, "val": product.meta["val"]}
         for v in reversed(views[:-1]):
             new = g.call_function(aten.view.default, (new, v.args[1]))
             new.meta = dict(v.meta)
-    n.replace_all_uses_with(new)
-    for v in (n, *views):
+    node.replace_all_uses_with(new)
+    for v in (node, *views):
         g.erase_node(v)

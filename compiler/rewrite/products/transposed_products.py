@@ -22,37 +22,37 @@ aten = torch.ops.aten
 SWAPPED = [0, 2, 1]
 
 
-def turned_products(a: AtenGraph) -> None:
-    for n in [n for n in a.graph.nodes if n.target is aten.bmm.default and n.meta["val"].on_gpu]:
-        others = [u for u in n.users if u.op != "output"]
+def turned_products(aten_graph: AtenGraph) -> None:
+    for n in [node for node in aten_graph.graph.nodes if node.target is aten.bmm.default and node.meta["val"].on_gpu]:
+        others = [user for user in n.users if user.op != "output"]
         if not all(u.target is aten.permute.default and list(u.args[1]) == SWAPPED for u in others):
             continue
-        views = _views(a, n)
+        views = _views(aten_graph, n)
         if views is None or not others and not views:
             continue
-        with a.graph.inserting_before(n):
-            x, y = (permuted(a.graph, n, m, SWAPPED) for m in reversed(n.args))
-            new = call_like(a.graph, n, aten.bmm.default, x, y)
-        for u in others:
-            u.replace_all_uses_with(new)
-            a.graph.erase_node(u)
+        with aten_graph.graph.inserting_before(n):
+            x, y = (permuted(aten_graph.graph, n, arg, SWAPPED) for arg in reversed(n.args))
+            new = call_like(aten_graph.graph, n, aten.bmm.default, x, y)
+        for other in others:
+            other.replace_all_uses_with(new)
+            aten_graph.graph.erase_node(other)
         n.replace_all_uses_with(new)  # (a result, whose views are said anew)
-        for k, meta in views.items():
-            a.plan[k] = replace(a.plan[k], meta=meta)
-        a.graph.erase_node(n)
+        for key, meta in views.items():
+            aten_graph.plan[key] = replace(aten_graph.plan[key], meta=meta)
+        aten_graph.graph.erase_node(n)
 
 
-def _views(a: AtenGraph, n: Node) -> dict[int, Any] | None:
+def _views(aten_graph: AtenGraph, node: Node) -> dict[int, Any] | None:
     """Which of the graph's outputs are views of the product, and as what of its transpose; None where one is something
     else.
     """
-    slots = {k for k, r in enumerate(a.results) if r is n}
+    slots = {k for k, result in enumerate(aten_graph.results) if result is node}
     out: dict[int, Any] = {}
-    for k, o in enumerate(a.plan):
-        if o.kind == "buffer" and o.value in slots or any(slot in slots for _, slot in a.mutation_slots):
+    for k, o in enumerate(aten_graph.plan):
+        if o.kind == "buffer" and o.value in slots or any(slot in slots for _, slot in aten_graph.mutation_slots):
             return None
         if o.kind == "view" and o.value[0] == "node" and o.value[1] in slots:
-            meta = _of_transpose(o.meta, n.meta["val"])
+            meta = _of_transpose(o.meta, node.meta["val"])
             if meta is None:
                 return None
             out[k] = meta
@@ -66,8 +66,8 @@ def _of_transpose(view: Any, m: Any) -> Any:
     _, rows, columns = map(as_expr, m.shape)
     if view.storage_offset != 0 or len(view.shape) < 2 or any(x.is_const and x.value < 2 for x in (rows, columns)):
         return None
-    *batch, across, along = (as_expr(s) for s in view.stride)
-    sizes = [as_expr(s) for s in view.shape]
+    *batch, across, along = (as_expr(stride) for stride in view.stride)
+    sizes = [as_expr(size) for size in view.shape]
     if sizes[-2] is not columns or sizes[-1] is not rows or across is not as_expr(1) or along is not columns:
         return None
     if any(s // (rows * columns) * (rows * columns) is not s for s in batch):

@@ -33,25 +33,29 @@ class OfTensor:
         return None if tensor is None else dict.get(mapping, tensor)
 
 
-def value_of_tensor(m: Machine, mapping: Any, key: TraceTensor | Subclassed) -> Any:
+def value_of_tensor(machine: Machine, mapping: Any, key: TraceTensor | Subclassed) -> Any:
     """mapping[key]"""
-    opt, real = m.stepping, m.world.reals.get(id(key))
+    opt, real = machine.stepping, machine.world.reals.get(id(key))
     if opt is not None and mapping is opt.state and real is not None:
-        return _state_of(m, opt, mapping, real)
-    source, shadow = m.world.source_of(mapping), m.world.shadows.get(id(mapping))
+        return _state_of(machine, opt, mapping, real)
+    source, shadow = machine.world.source_of(mapping), machine.world.shadows.get(id(mapping))
     if real is None or source is None or shadow is not None or base_of(mapping) is not dict or real not in mapping:
         raise Break("item", "a tensor is used as an index of a Python container")
-    m.world.guard(m.world.sources[id(real)], "WEAK_ID", weakref.ref(real), "a tensor that is a key of a dict")
-    return m.world.load(mapping[real], S.asked(source, OfTensor(weakref.ref(real))), "what a dict has under a tensor")
+    machine.world.guard(
+        machine.world.sources[id(real)], "WEAK_ID", weakref.ref(real), "a tensor that is a key of a dict"
+    )
+    return machine.world.load(
+        mapping[real], S.asked(source, OfTensor(weakref.ref(real))), "what a dict has under a tensor"
+    )
 
 
-def _state_of(m: Machine, opt: Any, mapping: Any, real: Any) -> Any:
+def _state_of(machine: Machine, opt: Any, mapping: Any, real: Any) -> Any:
     """optimizer.state[parameter]"""
     for g, group in enumerate(opt.param_groups):
         for i, p in enumerate(group["params"]):
             if p is real:
-                source = S.optimizer_state(S.attr(m.world.sources[id(opt)], "__dict__"), g, i)
-                return m.world.load(mapping[real], source, "state of a parameter")
+                source = S.optimizer_state(S.attr(machine.world.sources[id(opt)], "__dict__"), g, i)
+                return machine.world.load(mapping[real], source, "state of a parameter")
     raise Break(
         "optimizer",
         "a tensor has state that is not one of its parameters",

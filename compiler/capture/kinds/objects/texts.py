@@ -31,11 +31,11 @@ def _refuse_tensors(value: Any) -> None:
     if isinstance(value, (TraceTensor, Subclassed)):
         raise Break("print", "a tensor is made into text")
     if isinstance(value, (list, tuple, set, frozenset)):
-        for v in value:
-            _refuse_tensors(v)
+        for item in value:
+            _refuse_tensors(item)
     elif isinstance(value, dict):
-        for v in value.values():
-            _refuse_tensors(v)
+        for item in value.values():
+            _refuse_tensors(item)
 
 
 def _texts_as_object(value: Any, dunder: str) -> bool:
@@ -43,11 +43,11 @@ def _texts_as_object(value: Any, dunder: str) -> bool:
     return class_attribute(type(value), dunder) is object.__dict__[dunder]
 
 
-def to_text(m: Machine, value: Any, function: str) -> str | LateText:
+def to_text(machine: Machine, value: Any, function: str) -> str | LateText:
     """str(), repr() or ascii() of a value."""
     if type(value) in (str, LateText) and function == "str":
         return value
-    if (late := made_late(m, getattr(builtins, function), (value,))) is not None:
+    if (late := made_late(machine, getattr(builtins, function), (value,))) is not None:
         return late
     if isinstance(value, _SYMBOLIC):
         value = specialize(value)
@@ -63,23 +63,25 @@ def to_text(m: Machine, value: Any, function: str) -> str | LateText:
         ):
             dunder = "__repr__"
             method = python_method(type(value), dunder)
-        if method is not None and not m.is_atom(value):
-            text = m.call(method, [value])
+        if method is not None and not machine.is_atom(value):
+            text = machine.call(method, [value])
             if type(text) is not LateText and not isinstance(text, str):
-                raise Raised(TypeError(f"{dunder} returned non-string (type {m.world.type_of(text).__name__})"))
+                raise Raised(TypeError(f"{dunder} returned non-string (type {machine.world.type_of(text).__name__})"))
             return text
     if type(value) in TEXTS:
-        return TEXTS[type(value)](m, value)
-    value = m.world.pin(m.deep_plain(value))
+        return TEXTS[type(value)](machine, value)
+    value = machine.world.pin(machine.deep_plain(value))
     _refuse_tensors(value)
     if (
         _texts_as_object(value, "__repr__")
         and not isinstance(value, BaseException)
         and _texts_as_object(value, "__str__")
     ):
-        return default_text(m, value)
-    with m.env.fixing_texts():
-        return _without_address(value, m.native(getattr(builtins, function), elements.with_own_text(m, value)))
+        return default_text(machine, value)
+    with machine.env.fixing_texts():
+        return _without_address(
+            value, machine.native(getattr(builtins, function), elements.with_own_text(machine, value))
+        )
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -94,33 +96,33 @@ def _without_address(value: Any, text: str) -> str:
     return text
 
 
-def _method_text(m: Machine, method: types.MethodType) -> str | LateText:
-    name = m.getattr(m.getattr(method, "__func__"), "__qualname__")
-    return join_texts([f"<bound method {name} of ", to_text(m, m.getattr(method, "__self__"), "repr"), ">"])
+def _method_text(machine: Machine, method: types.MethodType) -> str | LateText:
+    name = machine.getattr(machine.getattr(method, "__func__"), "__qualname__")
+    return join_texts([f"<bound method {name} of ", to_text(machine, machine.getattr(method, "__self__"), "repr"), ">"])
 
 
 TEXTS[types.MethodType] = _method_text
 
 
-def format_text(m: Machine, value: Any, spec: str) -> str | LateText:
+def format_text(machine: Machine, value: Any, spec: str) -> str | LateText:
     """format(value, spec)."""
     if type(value) is LateText and not spec:
         return value
-    if type(spec) is str and (late := made_late(m, format, (value, spec))) is not None:
+    if type(spec) is str and (late := made_late(machine, format, (value, spec))) is not None:
         return late
     value, spec = settled(value), settled(spec)
     if isinstance(value, _SYMBOLIC):
         value = specialize(value)
     if isinstance(value, (bool, int, float, str, complex)) and type(value) in ATOMS:
-        return m.native(format, value, spec)
+        return machine.native(format, value, spec)
     _refuse_tensors(value)
     method = python_method(type(value), "__format__")
     if method is not None:
-        text = m.call(method, [value, spec])
+        text = machine.call(method, [value, spec])
         if not isinstance(text, str):
-            raise Raised(TypeError(f"__format__ must return a str, not {m.world.type_of(text).__name__}"))
+            raise Raised(TypeError(f"__format__ must return a str, not {machine.world.type_of(text).__name__}"))
         return text
     if not spec:
-        return to_text(m, value, "str")
-    with m.env.fixing_texts():
-        return _without_address(value, m.native(format, m.deep_plain(value), spec))
+        return to_text(machine, value, "str")
+    with machine.env.fixing_texts():
+        return _without_address(value, machine.native(format, machine.deep_plain(value), spec))

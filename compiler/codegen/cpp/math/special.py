@@ -262,35 +262,35 @@ _TYPED: dict[str, str] = {
 }
 
 
-def need_special(s: Support, op: str, key: str, scalar: str, tag: str) -> None:
+def need_special(support: Support, op: str, key: str, scalar: str, tag: str) -> None:
     """Have the scalar function `tc::op` for the C++ type `scalar` printed under `key`, with all that it uses."""
     if op in _TYPED:
         text = _TYPED[op].format(T=scalar, f="f" if tag == "f32" else "", limit=128 if tag == "f32" else 512)
-        s.need(key, "static inline " + text)
+        support.need(key, "static inline " + text)
         return
-    if need_function(s, op, tag):  # one lane of the vector form
-        s.need(key, f"INLINE {scalar} {op}({scalar} x) {{ return {op}(v{tag}{{}} + x)[0]; }}")
+    if need_function(support, op, tag):  # one lane of the vector form
+        support.need(key, f"INLINE {scalar} {op}({scalar} x) {{ return {op}(v{tag}{{}} + x)[0]; }}")
         return
-    _need_double(s, op)
+    _need_double(support, op)
     used = "ab"[: SPECIAL[op].operands]
     names = ", ".join(f"{scalar} {a}" for a in used)
-    s.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_({', '.join(used)}); }}")
+    support.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_({', '.join(used)}); }}")
 
 
-def _need_double(s: Support, op: str) -> None:
-    s.need("special.poly", _POLY)
+def _need_double(support: Support, op: str) -> None:
+    support.need("special.poly", _POLY)
     for other in _USES.get(op, ()):
         if other in _DOUBLE:
-            _need_double(s, other)
+            _need_double(support, other)
         else:
-            need_special(s, other, f"{other}.f64.scalar", "double", "f64")
+            need_special(support, other, f"{other}.f64.scalar", "double", "f64")
     text = _DOUBLE[op]
     for name, numbers in TABLES.items():
         if "{" + name + "}" in text:
-            s.need(
+            support.need(
                 f"special.table.{name}", f"static const double {name.upper()}_[] = {{{', '.join(map(repr, numbers))}}};"
             )
             text = text.replace("{" + name + "}", name.upper() + "_")
-    s.need(
+    support.need(
         f"special.{op}", "static __attribute__((noinline)) " + text
     )  # (one call per lane: nothing to gain from copies)

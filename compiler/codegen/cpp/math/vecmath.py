@@ -70,15 +70,15 @@ for _name, _imm in (("round", 8), ("floor", 9), ("ceil", 10), ("trunc", 11)):
 _LIBM = {"round": "nearbyint"}
 
 
-def need_instruction(s: Support, name: str, tag: str) -> None:
+def need_instruction(support: Support, name: str, tag: str) -> None:
     """fma, sqrt, round (half to even), floor, ceil or trunc over one vector: the machine's instruction, or lane by
     lane.
     """
     key = f"{name}.{tag}"
-    s.vector(tag)
-    special = _X86.get((key, s.bytes_of(tag)))
-    if special and special[0] in s.target.features:
-        s.need(key + ".vector", special[1])
+    support.vector(tag)
+    special = _X86.get((key, support.bytes_of(tag)))
+    if special and special[0] in support.target.features:
+        support.need(key + ".vector", special[1])
         return
     v, f = "v" + tag, "f" if tag == "f32" else ""
     libm = "__builtin_" + _LIBM.get(name, name) + f
@@ -91,7 +91,7 @@ def need_instruction(s: Support, name: str, tag: str) -> None:
         text = (
             f"INLINE {v} {name}({v} a) {{ {v} r; UNROLL for (int k = 0; k < L; k++) r[k] = {libm}(a[k]); return r; }}"
         )
-    s.need(key + ".vector", text)
+    support.need(key + ".vector", text)
 
 
 _F32 = {
@@ -356,35 +356,35 @@ _SCALE_AVX512 = (
 )
 
 
-def need_function(s: Support, name: str, tag: str) -> bool:
+def need_function(support: Support, name: str, tag: str) -> bool:
     """Have the vector function printed; False where there is none."""
     entry = VECTOR_MATH.get(tag, {}).get(name)
     key = f"{name}.{tag}.function"
-    if key in s._order:
+    if key in support._order:
         return True
     if entry is None and tag == "f32" and name in WIDE:
-        need_function(s, name, "f64")
-        s.vector("f32"), s.need("convert")
-        s.need(key, f"INLINE vf32 {name}(vf32 x) {{ return convert<vf32>({name}(convert<vf64>(x))); }}")
+        need_function(support, name, "f64")
+        support.vector("f32"), support.need("convert")
+        support.need(key, f"INLINE vf32 {name}(vf32 x) {{ return convert<vf32>({name}(convert<vf64>(x))); }}")
         return True
     if entry is None:
         return False
     instructions, needs, text = entry
-    s.long.add(key)
-    s.vector(tag, "i32" if tag == "f32" else "i64")
-    for i in instructions:
-        need_instruction(s, i, tag)
+    support.long.add(key)
+    support.vector(tag, "i32" if tag == "f32" else "i64")
+    for instr in instructions:
+        need_instruction(support, instr, tag)
     for n in needs:
         if n in ("i32", "i64", "f64", "f32"):
-            s.vector(n)
+            support.vector(n)
         elif n == "any":
-            s.need("any")
+            support.need("any")
         elif n == "madd":
-            s.need("madd", madd_text(s.target.width, s.lanes, s.target.fma))
+            support.need("madd", madd_text(support.target.width, support.lanes, support.target.fma))
         else:
-            need_function(s, n, tag)
-    if name == "scale" and s.bytes_of("f32") == 64 and "avx512f" in s.target.features:
+            need_function(support, n, tag)
+    if name == "scale" and support.bytes_of("f32") == 64 and "avx512f" in support.target.features:
         text = _SCALE_AVX512
     if text:
-        s.need(key, text)
+        support.need(key, text)
     return True

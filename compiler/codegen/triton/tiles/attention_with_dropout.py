@@ -65,15 +65,15 @@ class DropoutAttentionPrinter(Printer):
         return [self._of_rows(self.t), self._of_keys(self.t)]
 
     # ---- texts
-    def _position(self, e: Expr, names: dict[str, Expr], shape: str = "") -> str:
+    def _position(self, expr: Expr, names: dict[str, Expr], shape: str = "") -> str:
         """An index with variables for its symbols, as a tile of `shape` where it does not vary over all of it."""
-        text = f"({self._t(e.subs(names))})"
-        return f"tl.broadcast_to({text}, {shape})" if shape and not names.keys() <= e.symbol_names() else text
+        text = f"({self._t(expr.subs(names))})"
+        return f"tl.broadcast_to({text}, {shape})" if shape and not names.keys() <= expr.symbol_names() else text
 
     def _load(self, value: Value, names: dict[str, str], masks: list[str], shape: str = "") -> str:
         b, e = value.attr
         mask = " & ".join(masks)
-        return f"tl.load({b.name} + {self._position(e, {k: symbol(n) for k, n in names.items()}, shape)}" + (
+        return f"tl.load({b.name} + {self._position(e, {name: symbol(n) for name, n in names.items()}, shape)}" + (
             f", {mask}, other=0.0)" if mask else ")"
         )
 
@@ -81,17 +81,17 @@ class DropoutAttentionPrinter(Printer):
         (s,) = stage.stores
         mask = f", {' & '.join(masks)}" if masks else ""
         return (
-            f"tl.store({s.buffer.name} + {self._position(s.index, {k: symbol(n) for k, n in names.items()})},"
+            f"tl.store({s.buffer.name} + {self._position(s.index, {name: symbol(n) for name, n in names.items()})},"
             f" {what}{mask})"
         )
 
     def _names(self, **names: str) -> dict[str, str]:
         """Variables for axes by what they are: rows, keys, inner, columns."""
         axes = {"rows": self.row, "keys": self.key, "inner": self.t.inner, "columns": self.t.columns}
-        return {axes[k].symbol.name: n for k, n in names.items()}
+        return {axes[name].symbol.name: n for name, n in names.items()}
 
-    def _uneven(self, n: Expr, block: int) -> bool:
-        return not (n.is_const and n.value % block == 0)
+    def _uneven(self, expr: Expr, block: int) -> bool:
+        return not (expr.is_const and expr.value % block == 0)
 
     def _wide_columns(self, inner: str, columns: str) -> tuple[list[str], list[str]]:
         """Masks of tiles that hold more columns than there are."""
@@ -101,9 +101,9 @@ class DropoutAttentionPrinter(Printer):
             for x, a, n in ((inner, t.inner, self.inner), (columns, t.columns, self.columns))
         )  # type: ignore[return-value]
 
-    def _program(self, n: Expr, block: int, variable: str, last_first: bool) -> tuple[list[str], Expr]:
-        """Lines that say which batch and which tile of `n` a program has, and the number of programs."""
-        blocks = ceildiv(n, integer(block))
+    def _program(self, expr: Expr, block: int, variable: str, last_first: bool) -> tuple[list[str], Expr]:
+        """Lines that say which batch and which tile of `expr` a program has, and the number of programs."""
+        blocks = ceildiv(expr, integer(block))
         at = "(blocks - 1 - pid % blocks)" if last_first else "(pid % blocks)"
         name = {"x": "XBLOCK", "n": "RBLOCK"}[variable]
         return [

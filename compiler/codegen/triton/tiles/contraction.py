@@ -64,26 +64,30 @@ class ContractionPrinter(RowTiles):
             if factor is not None:
                 self.factors[s.name] = factor
         self._goes_through(t, self._conditions(), layout)
-        self.known = {b.condition.id for b in self.bounds}
+        self.known = {bound.condition.id for bound in self.bounds}
 
     def _conditions(self) -> Iterable[Value]:
         """Those without which a row and a key count for nothing."""
-        first, *others = [needed(f) for f in self.factors.values()]
-        return [c for k, c in first.items() if all(k in e for e in others)]
+        first, *others = [needed(factor) for factor in self.factors.values()]
+        return [value for key, value in first.items() if all(key in other for other in others)]
 
     def _functions(self) -> list[tuple[Function, str]]:
         return [self._tile(self.name)]
 
-    def _of_tile(self, v: Value) -> bool:
+    def _of_tile(self, value: Value) -> bool:
         """Whether a value is another for each row and key."""
-        over = symbols_of([v])
-        return has_op([v], "acc") or self.t.keys.symbol.name in over and any(a.symbol.name in over for a in self.t.rows)
+        over = symbols_of([value])
+        return (
+            has_op([value], "acc")
+            or self.t.keys.symbol.name in over
+            and any(row.symbol.name in over for row in self.t.rows)
+        )
 
     # ---- tiles of operands
     def _columns(self, axes: Iterable[Axis], letter: str = "d", across: str = "[None, :]") -> list[str]:
         """Variables for columns, one for each size."""
-        sizes = dict.fromkeys(int(a.size) for a in axes)
-        return [f"{letter}{n} = tl.arange(0, {held(Axis(symbol('d'), n))}){across}" for n in sizes]
+        sizes = dict.fromkeys(int(axis.size) for axis in axes)
+        return [f"{letter}{size} = tl.arange(0, {held(Axis(symbol('d'), size))}){across}" for size in sizes]
 
     def _load(self, value: Value, axis: Axis, dim: str, masks: dict[str, str], names: Names) -> tuple[Value, str]:
         """(what identifies the tile, the text of its load): rows ("x") or keys ("r") along one side, `axis` along the
@@ -123,12 +127,12 @@ class ContractionPrinter(RowTiles):
         body += self._columns([*(p.inner for p in t.products), *(s.columns for s in t.sums)])
         self.tiles_of_rows: dict[str, str] = {}
         tiles: dict[Value, str] = {}
-        for p in t.products:
-            key, text = self._load(p.a, p.inner, "x", masks, names)
+        for product in t.products:
+            key, text = self._load(product.a, product.inner, "x", masks, names)
             if key not in tiles:
                 tiles[key] = f"{self.row_tile}{len(tiles)}"
                 body.append(f"{tiles[key]} = {text}")
-            self.tiles_of_rows[p.name] = tiles[key]
+            self.tiles_of_rows[product.name] = tiles[key]
         body += self._state()
         body += [f"{s.name} = tl.zeros([XBLOCK, {held(s.columns)}], tl.float32)" for s in t.sums]
         body += self._loops(names, masks, block)
@@ -172,7 +176,7 @@ class ContractionPrinter(RowTiles):
         """The value, without conditions that hold for all of the tile; the products that it is made of are there."""
         root = root if edge else where_all_hold(root, self.known)
         for name in dict.fromkeys(x.attr for x in walk([root]) if x.op == "acc" and x.attr not in tile.products):
-            p = next(p for p in self.t.products if p.name == name)
+            p = next(product for product in self.t.products if product.name == name)
             tile.emit(f"{name} = {self._dot(self.tiles_of_rows[name], self._across(tile, p), '', p.a.dtype)}")
             tile.products.add(name)
         return root
@@ -238,8 +242,8 @@ class ContractionPrinter(RowTiles):
             size,
             lambda name: Operand(prefix + name, F32, dims),
         )
-        for s in stage.stores:
-            value = self._named(s.value, renamed)
+        for store in stage.stores:
+            value = self._named(store.value, renamed)
             v.emit([stored(value)])
-            v.store(s.buffer, s.index.subs(renamed), value, s.mode, dims)
+            v.store(store.buffer, store.index.subs(renamed), value, store.mode, dims)
         return [*v.outside, *v.inside]

@@ -21,24 +21,24 @@ _SCALED = Either((op("mul", _X, _NUMBER), op("div", _X, _NUMBER)))
 _CHOSEN = op("where", Same("where"), _X, Same("else", Either((0, -math.inf))))
 
 
-def scaled(v: Value, least: float = -math.inf) -> tuple[Value, float]:
+def scaled(value: Value, least: float = -math.inf) -> tuple[Value, float]:
     """(x, number) with v = x * number, of factors above `least`."""
-    if (found := match(_SCALED, v)) is not None and least < (factor := found["number"].attr) < math.inf and factor:
+    if (found := match(_SCALED, value)) is not None and least < (factor := found["number"].attr) < math.inf and factor:
         x, number = scaled(found["x"], least)
-        return x, number * factor if v.op == "mul" else number / factor
-    if (found := match(_CHOSEN, v)) is not None:
+        return x, number * factor if value.op == "mul" else number / factor
+    if (found := match(_CHOSEN, value)) is not None:
         x, number = scaled(found["x"], least)
         if number > 0 or found["else"].attr == 0:
             return prim("where", found["where"], x, found["else"]), number
-    return v, 1.0
+    return value, 1.0
 
 
-def _times(v: Value, number: float, of_tile: Callable[[Value], bool]) -> Value:
+def _times(value: Value, number: float, of_tile: Callable[[Value], bool]) -> Value:
     """v * number with as few products of whole tiles as there may be."""
-    x, own = scaled(v)
+    x, own = scaled(value)
     number *= own
     if x.op in ("add", "sub") and not all(map(of_tile, x.args)):
-        return prim(x.op, *(_times(a, number, of_tile) for a in x.args))
+        return prim(x.op, *(_times(arg, number, of_tile) for arg in x.args))
     if number > 0 and (found := match(_CHOSEN, x)) is not None:
         return prim("where", found["where"], _times(found["x"], number, of_tile), found["else"])
     return x if number == 1 else prim("mul", x, const(number, x.dtype))
@@ -48,8 +48,8 @@ def by_powers_of_two(root: Value, of_tile: Callable[[Value], bool]) -> Value:
     """The value with exponentials of float32 as powers of two, whose factor and that of their operand are one number;
     and quotients as products. `of_tile`: whether a value is another for each row and key."""
 
-    def rule(v: Value, args: tuple[Value, ...]) -> Value:
-        new = with_operands(v, args)
+    def rule(value: Value, args: tuple[Value, ...]) -> Value:
+        new = with_operands(value, args)
         if new.op == "exp" and new.dtype == torch.float32:
             return prim("exp2", _times(new.args[0], LOG2E, of_tile))
         if new.op == "div" and new.dtype == torch.float32 and new.args[1].op == "const":
@@ -59,9 +59,9 @@ def by_powers_of_two(root: Value, of_tile: Callable[[Value], bool]) -> Value:
     return mapped(root, rule)
 
 
-def needed(v: Value, zero: bool = True) -> dict[int, Value]:
+def needed(value: Value, zero: bool = True) -> dict[int, Value]:
     """Conditions (by id) without which v is 0; or, not `zero`, -inf."""
-    name, a = v.op, v.args
+    name, a = value.op, value.args
     if name == "where" and is_const(a[2], 0 if zero else -math.inf):
         return {c.id: c for c in conjuncts(a[0])} | needed(a[1], zero)
     if (
@@ -81,18 +81,18 @@ def needed(v: Value, zero: bool = True) -> dict[int, Value]:
         return needed(a[0], False)
     if zero and name in ("add", "sub"):
         both = needed(a[1])
-        return {k: c for k, c in needed(a[0]).items() if k in both}
+        return {key: c for key, c in needed(a[0]).items() if key in both}
     return {}
 
 
 def where_all_hold(root: Value, known: Container[int]) -> Value:
     """The value where those conditions (by id) hold."""
 
-    def rule(v: Value, args: tuple[Value, ...]) -> Value:
-        if v.op != "where" or not any(c.id in known for c in conjuncts(v.args[0])):
-            return with_operands(v, args)
+    def rule(value: Value, args: tuple[Value, ...]) -> Value:
+        if value.op != "where" or not any(c.id in known for c in conjuncts(value.args[0])):
+            return with_operands(value, args)
         both = None
-        for c in conjuncts(v.args[0]):
+        for c in conjuncts(value.args[0]):
             if c.id not in known:
                 both = c if both is None else prim("logical_and", both, c)
         return args[1] if both is None else prim("where", both, *args[1:])

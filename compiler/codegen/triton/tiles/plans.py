@@ -49,7 +49,7 @@ def plan_tiles(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), 
 
 
 def _softmax(t: Contraction, rows: int, keys: int, batch: int, target: GpuTarget) -> Layout:
-    width = max(held(a) for a in (*(p.inner for p in t.products), *(s.columns for s in t.sums)))
+    width = max(held(a) for a in (*(product.inner for product in t.products), *(s.columns for s in t.sums)))
     size = ttype(t.products[0].a.dtype).size
     xblock, rblock, warps, stages = _tiles_of_heads(width, size, target)
     while xblock > LEAST and (xblock >= 2 * rows or xblock > 64 and batch * -(-rows // xblock) < target.processors):
@@ -80,7 +80,7 @@ def _tiles_of_heads(width: int, size: int, target: GpuTarget) -> tuple[int, int,
 
 
 def _sums(t: Contraction, rows: int, keys: int, batch: int, target: GpuTarget) -> Layout:
-    width = max(held(a) for a in (*(p.inner for p in t.products), *(s.columns for s in t.sums)))
+    width = max(held(a) for a in (*(product.inner for product in t.products), *(s.columns for s in t.sums)))
     xblock, rblock, warps = (128, 64, 8) if width <= 64 and len(t.sums) == 1 else (64, 64, 4)
     while xblock > LEAST and (xblock >= 2 * rows or xblock > 64 and batch * -(-rows // xblock) < 2 * target.processors):
         xblock //= 2
@@ -106,8 +106,8 @@ def _shared_memory(target: GpuTarget) -> int:
 def _shared_bytes(t: Contraction, lay: Layout) -> int:
     """About as much as a program needs: its rows' operands, for each stage what it reads of the keys, and, without a
     softmax, what one sum multiplies."""
-    of_rows = sum(held(p.inner) * ttype(p.a.dtype).size for p in t.products)
-    of_keys = sum(held(p.inner) * ttype(p.b.dtype).size for p in t.products)
+    of_rows = sum(held(product.inner) * ttype(product.a.dtype).size for product in t.products)
+    of_keys = sum(held(product.inner) * ttype(product.b.dtype).size for product in t.products)
     of_keys += sum(held(s.columns) * ttype(s.c.dtype).size for s in t.sums)
     factor = 2 * lay.xblock * lay.rblock if t.softmax is None else 0
     return lay.xblock * of_rows + max(1, lay.stages) * lay.rblock * of_keys + factor

@@ -38,44 +38,44 @@ class Bound:
     condition: Value
 
 
-def conjuncts(c: Value) -> list[Value]:
-    return [x for a in c.args for x in conjuncts(a)] if c.op == "logical_and" else [c]
+def conjuncts(value: Value) -> list[Value]:
+    return [x for arg in value.args for x in conjuncts(arg)] if value.op == "logical_and" else [value]
 
 
-def bound_of(c: Value, t: Any) -> Bound | None:
+def bound_of(value: Value, t: Any) -> Bound | None:
     """What a comparison of positions says of the keys of a template."""
-    if c.op not in ("lt", "le", "gt", "ge") or not all(
-        a.op in ("index", "const") and a.dtype == torch.int64 for a in c.args
+    if value.op not in ("lt", "le", "gt", "ge") or not all(
+        arg.op in ("index", "const") and arg.dtype == torch.int64 for arg in value.args
     ):
         return None
-    a, b = (integer(x.attr) if x.op == "const" else x.attr for x in c.args)
+    a, b = (integer(arg.attr) if arg.op == "const" else arg.attr for arg in value.args)
     e, key = a - b, t.keys.symbol
     sign = e.coeff(key.name)
     if sign is None or not sign.is_const or abs(sign.value) != 1:
         return None
     rest = e - key * sign
     plain = {x.symbol.name for x in (*t.batch, *t.rows)}
-    if any(n.startswith("ind") or n == key.name for n in rest.symbol_names()):
+    if any(name.startswith("ind") or name == key.name for name in rest.symbol_names()):
         return None
     for n in rest.symbol_names() & plain:
         k = rest.coeff(n)
         if k is None or not k.is_const:
             return None
-    upper = (c.op in ("lt", "le")) == (sign.value > 0)
+    upper = (value.op in ("lt", "le")) == (sign.value > 0)
     limit = rest * -sign.value
-    if c.op in ("lt", "gt"):
+    if value.op in ("lt", "gt"):
         limit = limit - 1 if upper else limit + 1
-    return Bound(upper, limit, c)
+    return Bound(upper, limit, value)
 
 
 def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
     """Those conditions for which it pays to look first between which keys they hold at all, tile by tile: what is no
     bound, and takes no memory of its own for each score (documents of a packed sequence, lengths, prefixes, chunks)."""
-    key, rows = t.keys.symbol.name, {a.symbol.name for a in t.rows}
+    key, rows = t.keys.symbol.name, {row.symbol.name for row in t.rows}
 
-    def is_cheap(c: Value) -> bool:
+    def is_cheap(value: Value) -> bool:
         over: set[str] = set()
-        for v in walk([c]):
+        for v in walk([value]):
             names = v.symbols
             if (
                 v.op in _DEAR
@@ -84,7 +84,7 @@ def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
                 or v.op == "load"
                 and key in names
                 and names & rows
-                or any(n.startswith("ind") for n in names)
+                or any(name.startswith("ind") for name in names)
             ):
                 return False
             if v.op == "index" and _repeats(v.attr):
@@ -92,11 +92,11 @@ def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
             over |= names
         return key in over or bool(rows & over)
 
-    return [c for c in conditions if bound_of(c, t) is None and is_cheap(c)]
+    return [condition for condition in conditions if bound_of(condition, t) is None and is_cheap(condition)]
 
 
-def _repeats(e: Expr) -> bool:
-    return e.op == "mod" or any(_repeats(x) for x in e.args if isinstance(x, Expr))
+def _repeats(expr: Expr) -> bool:
+    return expr.op == "mod" or any(_repeats(arg) for arg in expr.args if isinstance(arg, Expr))
 
 
 _DEAR = frozenset(("exp", "exp2", "log", "tanh", "sin", "cos", "pow", "erf", "remainder", "fmod", "acc"))
@@ -110,9 +110,9 @@ class RowTiles(Printer):
         key count for nothing.
         """
         conditions = list(conditions)
-        self.over, self.bounds = t, [b for c in conditions if (b := bound_of(c, t)) is not None]
+        self.over, self.bounds = t, [b for condition in conditions if (b := bound_of(condition, t)) is not None]
         self.sparse = looked_through(conditions, t)
-        self.sizes = {a.symbol.name: int(a.size) for a in t.axes if type(a.size) is int}
+        self.sizes = {axis.symbol.name: int(axis.size) for axis in t.axes if type(axis.size) is int}
         self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
         self.even = self.n_keys.is_const and self.n_keys.value % layout.rblock == 0
 
@@ -121,10 +121,10 @@ class RowTiles(Printer):
         lines = [f"xblocks = {self._t(self._blocks())}", f"bindex = {pid} // xblocks"]
         block = f"({pid} % xblocks)"
         if any(
-            b.upper
+            bound.upper
             and FIRST.name
-            in self._row_limit(b.limit, True).symbol_names() | self._row_limit(b.limit, False).symbol_names()
-            for b in self.bounds
+            in self._row_limit(bound.limit, True).symbol_names() | self._row_limit(bound.limit, False).symbol_names()
+            for bound in self.bounds
         ):
             block = f"(xblocks - 1 - {pid} % xblocks)"  # (those that see the most keys begin)
         return lines + self._where(block, self.lay.xblock, masks), block
@@ -186,21 +186,21 @@ class RowTiles(Printer):
         return text if have >= whole else f"tl.broadcast_to({text}, {shape})"
 
     def _dims(self, dim: str, axes: Sequence[Axis], more: dict[str, str]) -> dict[str, str]:
-        return {a.symbol.name: dim for a in axes} | more
+        return {axis.symbol.name: dim for axis in axes} | more
 
     def _named(self, value: Value, names: dict[str, Expr]) -> Value:
         return Rewriter(on_index=lambda e: e.subs(names))(value)
 
-    def _row_limit(self, e: Expr, greatest: bool) -> Expr:
+    def _row_limit(self, expr: Expr, greatest: bool) -> Expr:
         """The greatest (or least) value of an expression over the rows of a tile."""
         rows = self.over.rows
         m = {}
-        for a in rows:
-            k = e.coeff(a.symbol.name)
+        for row in rows:
+            k = expr.coeff(row.symbol.name)
             if k is not None and k is not ZERO:
-                ends = (FIRST, LAST) if len(rows) == 1 else (ZERO, as_expr(a.size) - 1)
-                m[a.symbol.name] = ends[(k.value > 0) == greatest]
-        return e.subs(m) if m else e
+                ends = (FIRST, LAST) if len(rows) == 1 else (ZERO, as_expr(row.size) - 1)
+                m[row.symbol.name] = ends[(k.value > 0) == greatest]
+        return expr.subs(m) if m else expr
 
     def _loops(self, names: Names, masks: dict[str, str], block: str) -> list[str]:
         """The passes over the keys: those that a condition may leave out before and after those that all rows of the
@@ -210,7 +210,7 @@ class RowTiles(Printer):
         block_of, size = f"{block} * XBLOCK", self._t(n)
         begin, end = "0", size
         out: list[str] = []
-        limits = [(b.upper, self._row_limit(b.limit, g), g) for b in self.bounds for g in (True, False)]
+        limits = [(bound.upper, self._row_limit(bound.limit, g), g) for bound in self.bounds for g in (True, False)]
         if any({FIRST.name, LAST.name} & e.symbol_names() for _, e, _ in limits):
             out += [f"first_row = {block_of}", f"last_row = tl.minimum(first_row + XBLOCK, {self._t(self.rows)}) - 1"]
 
@@ -220,7 +220,7 @@ class RowTiles(Printer):
                     start = f"tl.{wrap}({start}, {self._t(e + 1 if upper else e)})"
             return start
 
-        lower, upper = (any(b.upper is u for b in self.bounds) for u in (False, True))
+        lower, upper = (any(bound.upper is u for bound in self.bounds) for u in (False, True))
         if lower:
             out.append(f"begin = {text(False, False, 'maximum', '0')} // RBLOCK * RBLOCK")
             begin = "begin"

@@ -61,7 +61,7 @@ class SoftmaxPrinter(ContractionPrinter):
     # ---- the row's state
     def _state(self) -> list[str]:
         return [
-            *self._columns([p.inner for p in self.t.products], "e", "[:, None]"),
+            *self._columns([product.inner for product in self.t.products], "e", "[:, None]"),
             'top = tl.full([XBLOCK], -float("inf"), tl.float32)',
             "total = tl.zeros([XBLOCK], tl.float32)",
         ]
@@ -70,7 +70,7 @@ class SoftmaxPrinter(ContractionPrinter):
         """Read as it is multiplied: nothing else needs it with keys along rows."""
         row = f"e{p.inner.size}"
         value = self._named(p.b, {p.inner.symbol.name: symbol(row)})
-        masks = {k: m for k, m in tile.masks.items() if k == "r"} | self._beyond(row, p.inner)
+        masks = {key: mask for key, mask in tile.masks.items() if key == "r"} | self._beyond(row, p.inner)
         n = held(p.inner)
         v = self._of(tile.names, {row: row, self.t.keys.symbol.name: "r"}, masks, (row, str(n)), ("r", "RBLOCK"))
         name = f"k{len(tile.products)}"
