@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tcompile
+
 from .helper import check, externs, kernels
 
 VIEWS = [
@@ -187,3 +189,27 @@ def test_an_index_out_of_range_raises_as_in_eager(f, error):
         f(w, bad)
     with pytest.raises(error):
         run_schedule(s, [w, bad])
+
+
+def test_a_part_of_another_dtype_is_cast_as_eager_does():
+    for dtype, other in ((torch.float32, torch.float64), (torch.bfloat16, torch.float32), (torch.int32, torch.float32)):
+        s = check(lambda x, part: torch.diagonal_scatter(x, part, 1, -1, 0), *parts_of(dtype, other))
+        assert not externs(s)
+
+
+def parts_of(dtype, other):
+    return (torch.randn(5, 4) * 9).to(dtype), (torch.randn(4) * 9).to(other)
+
+
+def test_roll_where_sizes_vary():
+    """Shifts that are greater than a size, that a size divides, and along all dimensions as one."""
+
+    def rolled(x):
+        return x.roll(6, 0), x.roll(-7, 1) + 1, x.roll((1, -2), (0, 1)), x.roll(5), x.roll((2, 3), (1, 1))
+
+    compiled = tcompile.compile(rolled, dynamic=True, fullgraph=True)
+    for shape in ((6, 4), (5, 7), (3, 2), (2, 3), (7, 7)):
+        x = torch.randn(shape)
+        for ours, eager in zip(compiled(x), rolled(x)):
+            torch.testing.assert_close(ours, eager, rtol=0, atol=0)
+            assert ours.stride() == eager.stride()

@@ -215,20 +215,12 @@ def roll(builder: Builder, x: Node, shifts: Any, dims: Any = ()) -> Any:
     flat = not dims
     y = builder.view(x, [numel(shape)]) if flat else x
     for shift, d in zip(shifts, [0] if flat else ([dims] if isinstance(dims, int) else dims)):
-        n = shape_of(y)[d % len(shape_of(y))]
-        if not isinstance(n, int):
-            return NotImplemented
-        k = shift % n
-        if k:
-            d = d % len(shape_of(y))
-            y = builder.emit(
-                aten.cat.default,
-                [
-                    builder.emit(aten.slice.Tensor, y, d, n - k, n, 1),
-                    builder.emit(aten.slice.Tensor, y, d, 0, n - k, 1),
-                ],
-                d,
-            )
+        d = norm_dim(d, len(shape_of(y)))
+        n = shape_of(y)[d]
+        k = fold(shift % n)  # a size that varies may divide the shift: one part has no elements then
+        if not (isinstance(k, int) and k == 0):
+            parts = [builder.emit(aten.slice.Tensor, y, d, *ends, 1) for ends in ((n - k, n), (0, n - k))]
+            y = builder.emit(aten.cat.default, parts, d)
     return builder.emit(aten.clone.default, builder.view(y, shape))
 
 
@@ -257,14 +249,6 @@ def select_scatter(builder: Builder, x: Node, src: Node, dim: int, index: Any) -
     if less(index, 0):
         index = fold(index + shape_of(x)[d])
     return builder.emit(aten.select_scatter.default, x, builder.cast(src, x.meta["val"].dtype), d, index)
-
-
-@decomposition(aten.diagonal_scatter.default)
-def diagonal_scatter(builder: Builder, x: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    n = len(shape_of(x))
-    return builder.emit(
-        aten.diagonal_scatter.default, x, builder.cast(src, x.meta["val"].dtype), offset, dim1 % n, dim2 % n
-    )
 
 
 @decomposition(aten.clone.default)

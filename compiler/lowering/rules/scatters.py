@@ -276,7 +276,7 @@ def diagonal_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, offset: int = 0,
     at[dim1], at[dim2] = along + max(0, -offset), along + max(0, offset)
     if is_empty(shape):
         return ref_of_buffer(b)
-    return _store_strided(lo, b, shape, src.value, at, b.stride)
+    return _store_strided(lo, b, shape, cast(src.value, x.dtype), at, b.stride)
 
 
 @rule("aten.as_strided_scatter.default")

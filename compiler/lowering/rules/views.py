@@ -13,7 +13,7 @@ from ..ir import const, index, load, prim
 from ..context import Lowering
 from ..rule_table import NoRule, rule, view_rule
 from ..buffer_strides import same_strides, strides_of
-from ..ref import Ref, axis, dim_symbol, flat_index, is_one, numel, ranges_of, remap, reshape, same, shape_of, strided
+from ..ref import Ref, axis, dim_symbol, flat_index, is_one, ranges_of, remap, reshape, same, shape_of, strided
 from ..rewrite import tidy
 
 
@@ -161,17 +161,6 @@ def flip(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
     n = x.ndim
     m = {d % n: as_expr(x.shape[d]) - 1 - dim_symbol(n, d % n) for d in dims}
     return lo.pointwise(remap(x, x.shape, m).value)
-
-
-@rule("aten.roll.default")
-def roll(lo: Lowering, node: Any, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
-    y = x if dims else reshape(x, (numel(x.shape),))
-    m: dict[int, Any] = {}
-    for s, d in zip(shifts, dims or (0,)):
-        d %= max(y.ndim, 1)
-        m[d] = (m.get(d, dim_symbol(y.ndim, d)) - s) % as_expr(y.shape[d])
-    y = remap(y, y.shape, m)
-    return lo.pointwise((y if dims else reshape(y, x.shape)).value)
 
 
 # ---- a part of a tensor replaced
