@@ -92,13 +92,13 @@ def explain_failure(
     guard: Guard,
     func: Callable,
     args: Sequence[Any],
-    bindings: dict[str, int] | None = None,
     guards: Sequence[Guard] | None = None,
 ) -> GuardFailure:
-    """Why `guard` does not hold for this call. The values of size symbols are taken from `bindings`, or found by
-    evaluating `guards`, the whole list that `guard` is one of; without either, messages name the symbols alone."""
+    """Why `guard` does not hold for this call. The values of size symbols are found by evaluating
+    `guards`, the whole list that `guard` is one of; without it, messages name the symbols alone."""
+    bindings: dict[str, int] | None = None
     name = guard.source.name() if guard.source is not None else ""
-    if bindings is None and guards is not None and any(map(_symbols, guards)):
+    if guards is not None and any(map(_symbols, guards)):
         program = PythonGuardProgram(guards, len(args))
         program.check(func, args)
         bindings = program.bindings

@@ -148,8 +148,8 @@ class Lowering:
         v = (node or self.node).meta["val"]
         return v if k is None else v[k]
 
-    def out_shape(self, node: torch.fx.Node | None = None, k: int | None = None) -> tuple:
-        return shape_of(self.meta(node, k).shape)
+    def out_shape(self, k: int | None = None) -> tuple:
+        return shape_of(self.meta(k=k).shape)
 
     def store(
         self,

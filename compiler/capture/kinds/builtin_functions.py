@@ -435,7 +435,7 @@ def type_(machine: Machine, /, *args: Any, **kwargs: Any) -> Any:
         return machine.world.type_of(args[0])
     if len(args) != 3 or not isinstance(args[1], tuple) or not isinstance(machine.plain(args[2]), dict):
         raise Break("class_definition", "a class is made by type()")
-    check_class(machine, type, args[1])
+    check_class(type, args[1])
     return make_class(machine, type, args[0], args[1], dict(machine.plain(args[2])), kwargs)
 
 

@@ -220,7 +220,7 @@ def build_class(machine: Machine, body: Any, name: str, /, *given: Any, metaclas
     meta = metaclass if metaclass is not None else type
     if isinstance(meta, type) and _all_classes(bases):
         meta = _most_derived(meta, bases)
-    check_class(machine, meta, bases)
+    check_class(meta, bases)
     namespace = machine.native(meta.__prepare__, name, bases, **kwargs)
     _run_body(machine, body, namespace)
     if bases is not given and bases != given:
@@ -260,7 +260,7 @@ def _all_classes(bases: tuple) -> bool:
     return all(isinstance(base, type) for base in bases)
 
 
-def check_class(machine: Machine, meta: Any, bases: tuple) -> None:
+def check_class(meta: Any, bases: tuple) -> None:
     """Break where making the class runs code of the user's, or makes something that capture does not follow."""
     if not isinstance(meta, type) or not is_trusted_module(meta.__module__ or "") or not _all_classes(bases):
         raise Break("class_definition", "a class with a metaclass of its own is defined")

@@ -53,7 +53,7 @@ def launch(machine: Machine, kernel: Any, *args: Any, grid: Any = None, warmup: 
             parameters.append((name, kind, None))
             values.append(value)
     configs = [{key: v for key, v in c.all_kwargs().items() if key in names} for c in getattr(kernel, "configs", ())]
-    grids = [_grid(machine, kernel, fn, grid, given, config) for config in configs or [{}]]
+    grids = [_grid(machine, grid, given, config) for config in configs or [{}]]
     flat, rank = flat_grid(grids)
     if not callable(grid):
         flat, configs = flat[:rank], []
@@ -91,7 +91,7 @@ def _fixed(machine: Machine, value: Any) -> Any:
     return machine.deep_plain(value)
 
 
-def _grid(machine: Machine, kernel: Any, fn: Any, grid: Any, given: dict, config: dict) -> list[Any]:
+def _grid(machine: Machine, grid: Any, given: dict, config: dict) -> list[Any]:
     if callable(grid):
         try:
             grid = machine.call(grid, [{**given, **config}])

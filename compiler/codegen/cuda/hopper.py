@@ -66,10 +66,10 @@ CLUSTER_BARRIER = 'asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.clust
 FENCE = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 
 
-def _horner(x: str, coefficients: tuple[float, ...]) -> str:
+def _horner(coefficients: tuple[float, ...]) -> str:
     text = f"{coefficients[-1]!r}f"
     for coefficient in reversed(coefficients[:-1]):
-        text = f"fmaf({text}, {x}, {coefficient!r}f)"
+        text = f"fmaf({text}, a, {coefficient!r}f)"
     return text
 
 
@@ -122,11 +122,11 @@ def functions(names: Iterable[str], dtype: torch.dtype) -> str:
         | {
             "share_below": (
                 "float share_below(float a) {  // of the normal distribution, below -a\n  return"
-                f" exp2_({_horner('a', SHARE_BELOW[dtype])});\n}}"
+                f" exp2_({_horner(SHARE_BELOW[dtype])});\n}}"
             ),
             "gelu_derivative": (
                 "float gelu_derivative(float x) {\n  float a = minimum(fabsf(x), 32.0f), below ="
-                f" {_horner('a', DERIVATIVE[dtype])} * exp2_(x * -0.72134752f * x);\n  return x < 0 ? below : 1.0f -"
+                f" {_horner(DERIVATIVE[dtype])} * exp2_(x * -0.72134752f * x);\n  return x < 0 ? below : 1.0f -"
                 " below;\n}"
             ),
         }

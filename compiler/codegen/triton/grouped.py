@@ -54,7 +54,7 @@ def _ends(printer: Printer, ends: Ends, lane: str, mask: str, n: str) -> str:
 
 
 def print_tile(
-    printer: Printer, g: Groups, axes: tuple[Axis, ...], block: int, tile: str, position: str, masks: dict[str, str]
+    printer: Printer, g: Groups, axes: tuple[Axis, ...], tile: str, position: str, masks: dict[str, str]
 ) -> list[str]:
     """What Printer._dim prints, of tile number `tile`, and its group."""
     d, B, count = g.dim, f"{g.dim.upper()}BLOCK", g.ends.count

@@ -225,7 +225,7 @@ def print_product(printer: Printer, product: Product) -> tuple[Function, str]:
         ("x", product.columns, lay.xblock, "(inside // high)", "[None, :]"),
     ):
         if product.groups is not None and product.groups.dim == dim:
-            body += print_tile(printer, product.groups, axes, block, tile, position, masks)
+            body += print_tile(printer, product.groups, axes, tile, position, masks)
         else:
             body += printer._dim(dim, axes, block, f"{tile} * {dim.upper()}BLOCK", position, masks)
     if begin != "0":

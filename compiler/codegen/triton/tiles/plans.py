@@ -31,7 +31,7 @@ def plan_tiles(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), 
     t: Any = kernel.template
     rows, keys, batch = (at_hints(numel(axes), kernel.hints) for axes in (t.rows, (t.keys,), t.batch))
     if isinstance(t, DropoutAttention):
-        lay = _with_dropout(t, rows, keys, batch, target)
+        lay = _with_dropout(t, rows, batch, target)
     else:
         lay = (_sums if t.softmax is None else _softmax)(t, rows, keys, batch, target)
     for name in ("xblock", "rblock", "warps", "stages", "split"):
@@ -89,7 +89,7 @@ def _sums(t: Contraction, rows: int, keys: int, batch: int, target: GpuTarget) -
     return Layout("chain", t.rows, (), xblock, 1, rblock, 4 if xblock <= 64 else warps, 3)
 
 
-def _with_dropout(t: DropoutAttention, rows: int, keys: int, batch: int, target: GpuTarget) -> Layout:
+def _with_dropout(t: DropoutAttention, rows: int, batch: int, target: GpuTarget) -> Layout:
     """The fastest for heads of 64 columns; less of them where there are too few rows for all processors."""
     many = batch * -(-rows // 128) >= 2 * target.processors
     xblock, warps = (128, 8 if isinstance(t, AttentionGradients) else 4) if many else (64, 4)
