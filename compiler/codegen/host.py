@@ -284,7 +284,7 @@ class _HostPrinter:
         op = extern.out_variant if extern.out_variant is not None else extern.op
         function = self._global(_function_name(op), _DIRECT.get(str(op)) or counting(op) or op)
         args = [self._value(arg) for arg in extern.args] + [
-            f"{k}={self._value(value)}" for k, value in extern.kwargs.items()
+            f"{key}={self._value(value)}" for key, value in extern.kwargs.items()
         ]
         why = f"torch's kernel: {extern.reason}" if extern.reason else "torch's kernel"
         if extern.out_variant is not None:

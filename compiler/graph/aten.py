@@ -144,7 +144,7 @@ class AtenGraph:
                 lines.append(f"return {outs}")
                 lines += [f"  {self.inputs[i].name if self.inputs else i}.copy_({node})" for i, node in self.mutations]
             elif n.op == "call_function":
-                args = ", ".join([*map(str, n.args), *(f"{k}={value}" for k, value in n.kwargs.items())])
+                args = ", ".join([*map(str, n.args), *(f"{key}={value}" for key, value in n.kwargs.items())])
                 lines.append(f"{n.name}: {n.meta.get('val')} = {_target_name(n.target)}({args})")
             else:
                 lines.append(f"{n.name}: {n.meta.get('val')} = {n.op}")

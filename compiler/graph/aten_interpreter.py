@@ -40,10 +40,10 @@ def _concrete(x: Any, sizes: dict[str, int]) -> Any:
     return x
 
 
-def _laid_out(tensor: torch.Tensor, m: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
+def _laid_out(tensor: torch.Tensor, meta: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
     if tensor.layout is not torch.strided:  # packed for a library
         return tensor
-    stride = _concrete(m.stride, sizes)
+    stride = _concrete(meta.stride, sizes)
     if list(tensor.stride()) == list(stride) or tensor.numel() == 0 and tensor.dim() == 0:
         return tensor
     once = tensor[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)]  # expanded: written once
@@ -174,19 +174,19 @@ def interpret(aten_graph: AtenGraph, inputs: Sequence[Any]) -> tuple:
     }.items():
         torch._C._autograd._unsafe_set_version_counter((results[slot],), (value,))
     out: list[Any] = []
-    for o in aten_graph.plan:
-        if o.kind == "buffer":
-            out.append(results[o.value])
-        elif o.kind == "input":
-            out.append(inputs[o.value])
-        elif o.kind == "view":
-            base = inputs[o.value[1]] if o.value[0] == "input" else results[o.value[1]]
-            m = o.meta
+    for spec in aten_graph.plan:
+        if spec.kind == "buffer":
+            out.append(results[spec.value])
+        elif spec.kind == "input":
+            out.append(inputs[spec.value])
+        elif spec.kind == "view":
+            base = inputs[spec.value[1]] if spec.value[0] == "input" else results[spec.value[1]]
+            m = spec.meta
             shape, stride = _concrete(m.shape, sizes), _concrete(m.stride, sizes)
             parts = base.is_complex() and not m.dtype.is_complex
             b = base if base.dtype == m.dtype else torch.view_as_real(base) if parts else base.view(m.dtype)
             view = b.as_strided(shape, stride, b.storage_offset() + _concrete(m.storage_offset, sizes))
-            out.append(view.detach() if o.detached else view)
+            out.append(view.detach() if spec.detached else view)
         else:
-            out.append(_concrete(o.value, sizes))
+            out.append(_concrete(spec.value, sizes))
     return tuple(out)

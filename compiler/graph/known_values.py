@@ -105,7 +105,7 @@ def _value(x: Any) -> Any:
     c = x.__class__
     if c is list or c is tuple:
         values = [_value(y) for y in x]
-        return _UNKNOWN if any(v is _UNKNOWN for v in values) else values
+        return _UNKNOWN if any(item is _UNKNOWN for item in values) else values
     return _UNKNOWN if isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)) else x
 
 

@@ -59,7 +59,7 @@ def _pack(aten_graph: AtenGraph, opts: Any) -> None:
         ):
             continue
         build = Builder(aten_graph.graph)
-        build.where_meta = {k: value for k, value in n.meta.items() if k != "val"}
+        build.where_meta = {name: value for name, value in n.meta.items() if name != "val"}
         rows = x.meta["val"].shape[0]
         key = (weight, rows)
         if key not in packed:
@@ -121,7 +121,7 @@ def _pack_convolution(
     ):
         return
     build = Builder(aten_graph.graph)
-    build.where_meta = {k: value for k, value in node.meta.items() if k != "val"}
+    build.where_meta = {name: value for name, value in node.meta.items() if name != "val"}
     sizes = tuple(x.meta["val"].shape)
     key = (weight, (*stride, *padding, *dilation, groups, *sizes))
     how = (list(padding), list(stride), list(dilation), groups)

@@ -276,7 +276,7 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
             if op is _READ and (value := known_values.known(args[0])) is not None:
                 return value.item()
             margs = [_plain(arg) for arg in args]
-            mkwargs = {name: _plain(v) for name, v in kwargs.items()} if kwargs else kwargs
+            mkwargs = {name: _plain(item) for name, item in kwargs.items()} if kwargs else kwargs
             if info.rule is not None:
                 result = info.rule(*margs, **mkwargs)
             else:

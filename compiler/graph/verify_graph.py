@@ -81,15 +81,18 @@ def _check_args(node: torch.fx.Node, x: Any) -> None:
 
 def _check_results(aten_graph: AtenGraph) -> None:
     r = aten_graph.results
-    for o in aten_graph.plan:
-        if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node":
-            slot = o.value if o.kind == "buffer" else o.value[1]
+    for spec in aten_graph.plan:
+        if spec.kind == "buffer" or spec.kind == "view" and spec.value[0] == "node":
+            slot = spec.value if spec.kind == "buffer" else spec.value[1]
             n = r[slot]
             if n.op != "call_function":
                 _fail(n, "is handed out as a fresh tensor but is an input or a constant")
             if gives_views(n.target):
                 _fail(n, f"is handed out as a fresh tensor but is a view ({n.target})")
-            if o.kind == "buffer":
+            if spec.kind == "buffer":
                 meta = n.meta["val"]
-                if (meta.shape, meta.stride, meta.dtype) != (o.meta.shape, o.meta.stride, o.meta.dtype):
-                    _fail(n, f"output is {meta} with strides {meta.stride}, eager gives {o.meta} with {o.meta.stride}")
+                if (meta.shape, meta.stride, meta.dtype) != (spec.meta.shape, spec.meta.stride, spec.meta.dtype):
+                    _fail(
+                        n,
+                        f"output is {meta} with strides {meta.stride}, eager gives {spec.meta} with {spec.meta.stride}",
+                    )

@@ -191,7 +191,7 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
         t.grad = torch.empty(3)
     inner = [leaf[0] * 2, leaf[1].view(3), leaf[2].exp(), leaf[3] + leaf[2]]
     leaves = [meta(t) for t in leaf]
-    inners = [meta(t) for t in inner]
+    inners = [meta(axis) for axis in inner]
     n = min(map(len, (*leaves, *inners)))
 
     def word(b: bytes, k: int) -> int:

@@ -181,9 +181,9 @@ def _simplify(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
             for new in _simpler(spec):
                 yield replace(c, specs=(*c.specs[:i], new, *c.specs[i + 1 :]))
         for key in c.how:
-            yield replace(c, how={k: value for k, value in c.how.items() if k != key})
+            yield replace(c, how={name: value for name, value in c.how.items() if name != key})
         for key in c.how.get("options", {}):
-            rest = {k: value for k, value in c.how["options"].items() if k != key}
+            rest = {name: value for name, value in c.how["options"].items() if name != key}
             yield replace(c, how={**c.how, "options": rest})
 
     return _repeat(candidate, candidates, fails)

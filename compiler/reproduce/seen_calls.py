@@ -67,4 +67,4 @@ def value_of(seen: Any) -> Any:
         return seen
     if type(seen) in (list, tuple):
         return type(seen)(value_of(v) for v in seen)
-    return {key: value_of(v) for key, v in seen.items()} if type(seen) is dict else seen
+    return {key: value_of(item) for key, item in seen.items()} if type(seen) is dict else seen

@@ -181,7 +181,7 @@ def _operations(aten_graph: AtenGraph) -> dict[str, tuple]:
 
 def _text(name: str, operation: tuple) -> str:
     target, args, kwargs = operation
-    words = ", ".join([*map(str, args), *(f"{k}={value}" for k, value in kwargs.items())])
+    words = ", ".join([*map(str, args), *(f"{key}={value}" for key, value in kwargs.items())])
     return f"return {words}" if target is None else f"{name} = {target}({words})"
 
 

@@ -86,23 +86,25 @@ def _scale(given: dict[str, Any], q: TensorMeta) -> Any:
 
 
 def _replace(aten_graph: AtenGraph, node: Node, given: dict[str, Any], back: list[Node]) -> None:
-    g = aten_graph.graph
+    graph = aten_graph.graph
     q, k, v = (given[x] for x in ("query", "key", "value"))
     (batch, heads, rows, _), keys, p = q.meta["val"].shape, k.meta["val"].shape[2], given["dropout_p"]
     how = keep_bits.keep_fraction(p) / (1 << keep_bits.BITS), bool(given["is_causal"]), _scale(given, q.meta["val"])
-    with g.inserting_before(node):
-        bits = call_like(g, node, keep_bits.KEEP_BITS, words(batch, heads, rows, keys), p, device=q.meta["val"].device)
-        both = call_like(g, node, ATTENTION, q, k, v, bits, *how)
-        out, logarithm = (g.call_function(operator.getitem, (both, i)) for i in range(2))
+    with graph.inserting_before(node):
+        bits = call_like(
+            graph, node, keep_bits.KEEP_BITS, words(batch, heads, rows, keys), p, device=q.meta["val"].device
+        )
+        both = call_like(graph, node, ATTENTION, q, k, v, bits, *how)
+        out, logarithm = (graph.call_function(operator.getitem, (both, i)) for i in range(2))
         for i, x in enumerate((out, logarithm)):
             x.meta = {**node.meta, "val": both.meta["val"][i]}
     for b in back:
-        with g.inserting_before(b):
-            new = call_like(g, b, BACKWARD, b.args[0], q, k, v, out, logarithm, bits, *how)
+        with graph.inserting_before(b):
+            new = call_like(graph, b, BACKWARD, b.args[0], q, k, v, out, logarithm, bits, *how)
         b.replace_all_uses_with(new)
-        g.erase_node(b)
+        graph.erase_node(b)
     for user in list(node.users):
         if user.args[1] == 0:
             user.replace_all_uses_with(out)
-        g.erase_node(user)
-    g.erase_node(node)
+        graph.erase_node(user)
+    graph.erase_node(node)

@@ -347,15 +347,15 @@ def _worth(aten_graph: AtenGraph, result: Node, product: Node, p: Node) -> bool:
     def hint(n: Any) -> int:
         return n if isinstance(n, int) else int(n.eval(hints))
 
-    m: TensorMeta = product.meta["val"]
+    meta: TensorMeta = product.meta["val"]
     operands = [_made_by(arg).meta["val"] for arg in product.args]
     inner, columns = product.args[0].meta["val"].shape[-1], result.args[1].meta["val"].shape[-1]
     return (
         p.meta["val"].dtype == torch.float32
         and result.meta["val"].dtype in DTYPES
         and all(type(n) is int and 1 < n <= WIDEST for n in (inner, columns))
-        and (m.dtype in DTYPES or all(operand.dtype in DTYPES for operand in operands))
-        and fills(*map(hint, m.shape))
+        and (meta.dtype in DTYPES or all(operand.dtype in DTYPES for operand in operands))
+        and fills(*map(hint, meta.shape))
     )
 
 
@@ -377,48 +377,48 @@ def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
 
 
 def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
-    g = aten_graph.graph
+    graph = aten_graph.graph
     if any(user.op == "output" for user in f.result.users):  # (the caller's, who may change it)
-        with g.inserting_after(f.result):
-            given = call_like(g, f.result, aten.clone.default, f.result)
+        with graph.inserting_after(f.result):
+            given = call_like(graph, f.result, aten.clone.default, f.result)
         f.result.replace_all_uses_with(given, lambda u: u.op == "output")
-    with g.inserting_after(f.sums):
-        log = call_like(g, f.sums, aten.log.default, f.sums)
-    with g.inserting_after(log):
-        logarithm = call_like(g, f.sums, aten.add.Tensor, f.top, log)
+    with graph.inserting_after(f.sums):
+        log = call_like(graph, f.sums, aten.log.default, f.sums)
+    with graph.inserting_after(log):
+        logarithm = call_like(graph, f.sums, aten.add.Tensor, f.top, log)
     kept = f.kept()
     for before, n in zip(kept, kept[1:]):
         before.append(n)  # (a copy that is the graph's result came last)
-    position = {node: k for k, node in enumerate(g.nodes)}
-    with g.inserting_after(
+    position = {node: k for k, node in enumerate(graph.nodes)}
+    with graph.inserting_after(
         max(
             (f.grad, *kept, logarithm, *f.again, *([f.dropout.mask or f.dropout.factor] if f.dropout else [])),
             key=position.__getitem__,
         )
     ):
-        anchor = g.call_function(aten.alias.default, (f.grad,))  # (what follows comes in order, before it)
-    with g.inserting_before(anchor):
+        anchor = graph.call_function(aten.alias.default, (f.grad,))  # (what follows comes in order, before it)
+    with graph.inserting_before(anchor):
 
         def again(op: Any, *args: Any, **kwargs: Any) -> Node:
-            n = call_like(g, f.p, op, *args, **kwargs)
+            n = call_like(graph, f.p, op, *args, **kwargs)
             n.meta = {**n.meta, "checkpoint": tag, "apart": tag}
             return n
 
         result = again(aten._to_copy.default, _from_kept(kept, again), dtype=torch.float32)
         total = call_like(
-            g,
+            graph,
             f.total,
             aten.mul.Tensor,
-            call_like(g, f.total, aten._to_copy.default, f.grad, dtype=torch.float32),
+            call_like(graph, f.total, aten._to_copy.default, f.grad, dtype=torch.float32),
             result,
         )
-        total = call_like(g, f.total, aten.sum.dim_IntList, total, [2], True)
-        total = call_like(g, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
+        total = call_like(graph, f.total, aten.sum.dim_IntList, total, [2], True)
+        total = call_like(graph, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
         new: dict[Node, Node] = {}
 
         def copied(node: Node) -> None:
             if node not in new:
-                new[node] = g.node_copy(node, lambda x: new.get(x, x))
+                new[node] = graph.node_copy(node, lambda x: new.get(x, x))
                 new[node].meta = {**node.meta, "checkpoint": tag, "apart": tag}
 
         for n in f.again:
@@ -437,17 +437,17 @@ def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
         for _, path in f.late + f.late_dropped:
             for n in path:
                 copied(n)
-    g.erase_node(anchor)
+    graph.erase_node(anchor)
     ends = [(path or [f.p])[-1] for _, path in f.late] + [
         (path or [f.dropout and f.dropout.dropped])[-1] for _, path in f.late_dropped
     ]
     for n in ends + f.again:
         for reader in [user for user in n.users if user in f.after]:
             reader.replace_input_with(n, new[n])
-    with g.inserting_before(f.gradient):  # one product of a tile less than autograd's p * dp - p * total
-        less = call_like(g, f.gradient, aten.sub.Tensor, f.dp, total)
+    with graph.inserting_before(f.gradient):  # one product of a tile less than autograd's p * dp - p * total
+        less = call_like(graph, f.gradient, aten.sub.Tensor, f.dp, total)
         f.gradient.replace_all_uses_with(
             call_like(
-                g, f.gradient, aten.mul.Tensor, next(arg for arg in f.total.args[0].args if arg is not f.dp), less
+                graph, f.gradient, aten.mul.Tensor, next(arg for arg in f.total.args[0].args if arg is not f.dp), less
             )
         )

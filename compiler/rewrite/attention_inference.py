@@ -206,18 +206,18 @@ def four_dimensional(g: Any, like: Node, q: Node, kt: Node, v: Node) -> tuple[No
 
 
 def _replace(aten_graph: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) -> None:
-    g = aten_graph.graph
-    with g.inserting_before(last):
-        q4, k4, v4 = four_dimensional(g, last, q, k, v)
-        out = library_call(g, last, q4, k4, v4, scale)
-        first = g.call_function(operator.getitem, (out, 0))
+    graph = aten_graph.graph
+    with graph.inserting_before(last):
+        q4, k4, v4 = four_dimensional(graph, last, q, k, v)
+        out = library_call(graph, last, q4, k4, v4, scale)
+        first = graph.call_function(operator.getitem, (out, 0))
         first.meta = {**last.meta, "val": out.meta["val"][0]}
         meta = last.meta["val"]
         b, h, n, d = q4.meta["val"].shape
         dense = first
         if tuple(first.meta["val"].stride) != tuple(contiguous_strides((b, h, n, d))):
-            dense = call_like(g, last, aten.clone.default, first, memory_format=torch.contiguous_format)
-        flat = g.call_function(aten.view.default, (dense, list(meta.shape)))
+            dense = call_like(graph, last, aten.clone.default, first, memory_format=torch.contiguous_format)
+        flat = graph.call_function(aten.view.default, (dense, list(meta.shape)))
         flat.meta = dict(last.meta)
     last.replace_all_uses_with(flat)
-    g.eliminate_dead_code()
+    graph.eliminate_dead_code()

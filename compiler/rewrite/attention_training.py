@@ -170,24 +170,24 @@ def _fits(aten_graph: AtenGraph, f: Attention, product: Node) -> bool:
 def _replace(
     aten_graph: AtenGraph, f: Attention, product: Node, scale: float, causal: bool, dq: Node, dk: Node, dv: Node
 ) -> None:
-    g, like = aten_graph.graph, f.result
+    graph, like = aten_graph.graph, f.result
     q, kt = product.args
     rows, keys = product.meta["val"].shape[1:]
-    with g.inserting_before(f.result):
-        operands = four_dimensional(g, like, q, kt, f.result.args[1])
-        out = library_call(g, like, *operands, scale, causal, True)
-        results = [_item(g, like, out, k) for k in (0, 1, 6, 7)]
-        flat = _flat(g, like, results[0], f.result)
-    grad_at = max((f.grad, flat), key={node: k for k, node in enumerate(g.nodes)}.__getitem__)
-    with g.inserting_after(grad_at):
-        anchor = g.call_function(aten.alias.default, (f.grad,))
-    with g.inserting_before(anchor):
+    with graph.inserting_before(f.result):
+        operands = four_dimensional(graph, like, q, kt, f.result.args[1])
+        out = library_call(graph, like, *operands, scale, causal, True)
+        results = [_item(graph, like, out, k) for k in (0, 1, 6, 7)]
+        flat = _flat(graph, like, results[0], f.result)
+    grad_at = max((f.grad, flat), key={node: k for k, node in enumerate(graph.nodes)}.__getitem__)
+    with graph.inserting_after(grad_at):
+        anchor = graph.call_function(aten.alias.default, (f.grad,))
+    with graph.inserting_before(anchor):
         grad = call_like(
-            g,
+            graph,
             f.gradient,
             aten.view.default,
             (
-                call_like(g, f.gradient, aten.clone.default, f.grad, memory_format=torch.contiguous_format)
+                call_like(graph, f.gradient, aten.clone.default, f.grad, memory_format=torch.contiguous_format)
                 if f.grad.meta["val"].stride[-1] != 1
                 else f.grad
             ),
@@ -196,7 +196,7 @@ def _replace(
         saved, lse, seed, offset = results
         if out.target is aten._scaled_dot_product_cudnn_attention.default:
             back = call_like(
-                g,
+                graph,
                 f.gradient,
                 aten._scaled_dot_product_cudnn_attention_backward.default,
                 grad,
@@ -216,7 +216,7 @@ def _replace(
             )
         else:
             back = call_like(
-                g,
+                graph,
                 f.gradient,
                 aten._scaled_dot_product_flash_attention_backward.default,
                 grad,
@@ -234,19 +234,19 @@ def _replace(
                 scale=scale,
             )
         for i, (old, turned) in enumerate(((dq, False), (dk, dk.args[1] is not q), (dv, False))):
-            made = _item(g, f.gradient, back, i)
-            new = _flat(g, f.gradient, made, old, turned)
+            made = _item(graph, f.gradient, back, i)
+            new = _flat(graph, f.gradient, made, old, turned)
             if new.args[0] is made and _seen_as_views(aten_graph, old):
                 old.replace_all_uses_with(made, lambda u: u.op == "output")  # (of the same elements in the same order)
             old.replace_all_uses_with(new)
-    g.erase_node(anchor)
+    graph.erase_node(anchor)
     f.result.replace_all_uses_with(flat)
 
 
 def _seen_as_views(aten_graph: AtenGraph, node: Node) -> bool:
     """Whether those of the graph's outputs that are made of a node are views of its memory."""
     slots = {k for k, result in enumerate(aten_graph.results) if result is node}
-    return not any(o.kind == "buffer" and o.value in slots for o in aten_graph.plan) and not any(
+    return not any(spec.kind == "buffer" and spec.value in slots for spec in aten_graph.plan) and not any(
         k in slots for _, k in aten_graph.mutation_slots
     )
 

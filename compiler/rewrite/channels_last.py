@@ -260,8 +260,8 @@ def _four(m: Any) -> bool:
     )
 
 
-def _turned(m: TensorMeta) -> TensorMeta:
-    return TensorMeta(m.shape, channels_last_strides(m.shape), m.dtype, m.device)
+def _turned(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, channels_last_strides(meta.shape), meta.dtype, meta.device)
 
 
 def _same(x: Node, node: Node) -> bool:

@@ -28,11 +28,11 @@ def unify_sizes(aten_graph: AtenGraph) -> None:
                 node.args = _now(node.args, env)
             if node.kwargs and holds_symbols(tuple(node.kwargs.values())):
                 node.kwargs = {name: _now(value, env) for name, value in node.kwargs.items()}
-    for o in aten_graph.plan:
-        if o.meta is not None:
-            o.meta = _now(o.meta, env)
-        if o.kind == "int":
-            o.value = _now(o.value, env)
+    for spec in aten_graph.plan:
+        if spec.meta is not None:
+            spec.meta = _now(spec.meta, env)
+        if spec.kind == "int":
+            spec.value = _now(spec.value, env)
 
 
 def _now(x: Any, env: ShapeEnv) -> Any:

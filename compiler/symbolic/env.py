@@ -100,8 +100,8 @@ class ShapeEnv:
         """Whether the truth of a SymBool or SymInt hangs on such a size, and nothing that was decided says it."""
         if not self.has_unbacked or not isinstance(value, (torch.SymBool, torch.SymInt)):
             return False
-        e = value.node.expr
-        return self.is_open_predicate(e if value.node.pytype is bool else E.ne(self.to_expr(value), 0))
+        expr = value.node.expr
+        return self.is_open_predicate(expr if value.node.pytype is bool else E.ne(self.to_expr(value), 0))
 
     def is_open_predicate(self, p: Expr) -> bool:
         """The same of a predicate."""

@@ -70,7 +70,7 @@ def to_tensor(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     value, rest = args[0], args[1:]
     if type(value) in (list, tuple) and fn in (torch.tensor, torch.as_tensor, torch.asarray) and not rest:
         stacked = _stacked(machine, value)
-        wanted = {name: v for name, v in kwargs.items() if v is not None}
+        wanted = {name: item for name, item in kwargs.items() if item is not None}
         if set(wanted) - {"dtype", "device"}:
             raise Break("numpy", "arrays become a tensor")
         return tensor_calls.call_method(machine, stacked, "to", [], wanted) if wanted else stacked
@@ -82,7 +82,7 @@ def to_tensor(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     tensor = (
         tensor_calls.call_method(machine, own, "clone", [], {}) if fn is torch.tensor else machine.getattr(own, "data")
     )
-    wanted = {name: v for name, v in kwargs.items() if name in ("dtype", "device") and v is not None}
+    wanted = {name: item for name, item in kwargs.items() if name in ("dtype", "device") and item is not None}
     if set(kwargs) - {"dtype", "device", "copy"} or kwargs.get("copy"):
         raise Break("numpy", "an array becomes a tensor")
     return tensor_calls.call_method(machine, tensor, "to", [], wanted) if wanted else tensor
@@ -130,7 +130,7 @@ def call_numpy(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) of numpy."""
     args, kwargs = (
         [machine.deep_plain(arg) for arg in args],
-        {k: machine.deep_plain(value) for k, value in kwargs.items()},
+        {key: machine.deep_plain(value) for key, value in kwargs.items()},
     )
     if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
         if getattr(fn, "__name__", "") not in _TAKES_TENSORS or not args or not isinstance(args[0], TraceTensor):
@@ -257,7 +257,7 @@ def _record(machine: Machine, name: str, args: list, kwargs: dict, fn: Any = Non
         _check_values(name, args)
     last = name.rpartition(".")[2]
     given = [_argument(machine, arg) for arg in args]
-    named = {k: _argument(machine, value) for k, value in kwargs.items()}
+    named = {key: _argument(machine, value) for key, value in kwargs.items()}
     try:
         call = numpy_call(name)
         sample = try_beside(
@@ -527,7 +527,7 @@ def _method(name: str) -> types.FunctionType:
             machine,
             f"array.{name}",
             [array, *(machine.deep_plain(arg) for arg in args)],
-            {k: machine.deep_plain(value) for k, value in kwargs.items()},
+            {key: machine.deep_plain(value) for key, value in kwargs.items()},
         )
 
     def method(*args: Any, **kwargs: Any) -> Any:

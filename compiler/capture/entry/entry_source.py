@@ -87,7 +87,7 @@ class EntryWriter:
         self.gone_through: list[tuple[list, Unrebuildable]] = []
         for fn, args, kwargs, value in machine.cached:
             given = [self._given(v) for v in (fn, value, *args)] + [
-                f"{name}={self._given(v)}" for name, v in kwargs.items()
+                f"{name}={self._given(item)}" for name, item in kwargs.items()
             ]
             self.computed.append(f"{self.constant(asked_again)}({', '.join(given)})")
         for source in machine.world.draws:  # each once, in order, whether or not it is used
@@ -431,8 +431,8 @@ class EntryWriter:
         return base.__name__ if base.__module__ == "builtins" else self.constant(base)
 
     def _arguments(self, e: Effect) -> str:
-        named = [f"{name}={self.value(v)}" for name, v in e.kwargs.items() if is_plain_name(name)]
-        odd = ", ".join(f"{name!r}: {self.value(v)}" for name, v in e.kwargs.items() if not is_plain_name(name))
+        named = [f"{name}={self.value(item)}" for name, item in e.kwargs.items() if is_plain_name(name)]
+        odd = ", ".join(f"{name!r}: {self.value(item)}" for name, item in e.kwargs.items() if not is_plain_name(name))
         return ", ".join([self.value(arg) for arg in e.args] + named + ([f"**{{{odd}}}"] if odd else []))
 
     # --- the whole

@@ -493,9 +493,8 @@ def _instance(writer: EntryWriter, v: Any) -> str:
                 writer.line(f"{maker}.__setitem__({name}, {writer.value(k)}, {writer.value(dict.__getitem__(v, k))})")
     fields = getattr(v, "__dict__", None)
     if fields:
-        writer.line(
-            f"{name}.__dict__.update({{{', '.join(f'{k!r}: {writer.value(field)}' for k, field in fields.items())}}})"
-        )
+        given = ", ".join(f"{key!r}: {writer.value(field)}" for key, field in fields.items())
+        writer.line(f"{name}.__dict__.update({{{given}}})")
     for owner in t.__mro__:
         slots = owner.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:

@@ -65,7 +65,9 @@ class ParameterNames:
         for name, value in zip(getattr(getattr(self.func, "__code__", None), "co_varnames", ()), self.args):
             inside = getattr(value, "__dict__", None)
             if type(inside) is dict and not isinstance(value, (torch.nn.Module, torch.Tensor)):
-                yield from ((f"{name}.{key}", m) for key, m in inside.items() if isinstance(m, torch.nn.Module))
+                yield from (
+                    (f"{name}.{key}", item) for key, item in inside.items() if isinstance(item, torch.nn.Module)
+                )
 
 
 def _content(cell: CellType) -> Any:

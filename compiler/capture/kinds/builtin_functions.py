@@ -288,7 +288,8 @@ def sorted_(machine: Machine, iterable: Any, *, key: Any = None, reverse: Any = 
     keys = elements if key is None else [machine.call(key, [element]) for element in elements]
     reverse = machine.truth(reverse)
     if any(
-        type(k) not in ATOMS and (type(k) is TraceTensor or python_method(type(k), "__lt__") is not None) for k in keys
+        type(name) not in ATOMS and (type(name) is TraceTensor or python_method(type(name), "__lt__") is not None)
+        for name in keys
     ):
 
         def before(i: int, j: int) -> int:
@@ -297,7 +298,7 @@ def sorted_(machine: Machine, iterable: Any, *, key: Any = None, reverse: Any = 
         order = machine.native(sorted, range(len(elements)), key=functools.cmp_to_key(before), reverse=reverse)
     else:
         order = machine.native(
-            sorted, range(len(elements)), key=[machine.deep_plain(k) for k in keys].__getitem__, reverse=reverse
+            sorted, range(len(elements)), key=[machine.deep_plain(name) for name in keys].__getitem__, reverse=reverse
         )
     return [elements[dim] for dim in order]
 

@@ -52,7 +52,7 @@ def call_cached(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 
 def _ask(machine: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
     """The value that the cache has, or gets now."""
-    given = [_key(machine, arg) for arg in args], {k: _key(machine, v) for k, v in kwargs.items()}
+    given = [_key(machine, arg) for arg in args], {key: _key(machine, item) for key, item in kwargs.items()}
     late = bool(machine.effects or machine.graph.written)
     if len(machine.graph.scopes) > 1 or late and not constant_only((*given[0], *given[1].values())):
         raise Break("c_call", f"the cached function {name} is called after side effects that it may see")

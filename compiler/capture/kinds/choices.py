@@ -108,8 +108,8 @@ class Fold:
         if not others:
             return first
         values = [v for _, v in self.candidates]
-        if all(type(v) in (int, torch.SymInt) for v in values) or all(
-            type(v) in (float, torch.SymFloat) for v in values
+        if all(type(item) in (int, torch.SymInt) for item in values) or all(
+            type(item) in (float, torch.SymFloat) for item in values
         ):
             return self._number(values)
         best = first
@@ -126,7 +126,7 @@ class Fold:
     def _number(self, values: list) -> Any:
         """The key is a tensor's, and what it chooses a number: one that the entry reads."""
         dtype = torch.float64 if type(values[0]) in (float, torch.SymFloat) else torch.int64
-        best, *others = [self.m.torch_factory(torch.full, [(), v], {"dtype": dtype}) for v in values]
+        best, *others = [self.m.torch_factory(torch.full, [(), item], {"dtype": dtype}) for item in values]
         for (condition, _), value in zip(self.candidates[1:], others):
             best = _call(self.m, torch.where, condition, value, best)
         number = tensor_reads.item(self.m, best)

@@ -315,7 +315,7 @@ def _spelled_arguments(machine: Machine, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(elements.spelled(machine, v) for v in machine.plain(value))
     if isinstance(value, dict):
-        return {key: elements.spelled(machine, v) for key, v in machine.plain(value).items()}
+        return {key: elements.spelled(machine, item) for key, item in machine.plain(value).items()}
     return elements.spelled(machine, value)
 
 

@@ -148,7 +148,7 @@ def _apply(transform: Callable, options: dict, function: Callable) -> Callable:
 def _register(name: str, home: str, transform: Callable, names: tuple[str, ...]) -> None:
     def handler(machine: Machine, func: Any, *args: Any, **kwargs: Any) -> Transformed:
         options = {**dict(zip(names, args)), **kwargs}
-        options = {k: machine.deep_plain(option) for k, option in options.items()}
+        options = {key: machine.deep_plain(option) for key, option in options.items()}
         return _made(machine, name, func, transform, options, _same)
 
     python_function((home, name), (_PUBLIC, name))(handler)

@@ -245,7 +245,7 @@ def namedtuple_(machine: Machine, name: Any, fields: Any, **options: Any) -> Any
             collections.namedtuple,
             name,
             machine.deep_plain(fields),
-            **{k: machine.deep_plain(option) for k, option in options.items()},
+            **{key: machine.deep_plain(option) for key, option in options.items()},
         ),
     )
 
@@ -263,7 +263,7 @@ def dispatch_(machine: Machine, dispatch: Any, cls: Any) -> Any:
     where = S.cell(S.item(S.attr(source, "__closure__"), index))
     machine.world.guard(where, "DICT_KEYS", tuple(registry), "registered implementations")
     found = machine.native(dispatch, cls)
-    key = next(k for k, value in registry.items() if value is found)
+    key = next(name for name, value in registry.items() if value is found)
     return machine.world.load(found, S.dict_value(where, key), "registered implementation")
 
 

@@ -40,8 +40,8 @@ def launch(machine: Machine, kernel: Any, *args: Any, grid: Any = None, warmup: 
     names = list(fn.arg_names)
     if len(args) > len(names):
         raise Break("triton_kernel", "a Triton kernel is launched with more arguments than it has parameters")
-    given = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}
-    options = tuple((k, machine.deep_plain(v)) for k, v in kwargs.items() if k not in names)
+    given = {**dict(zip(names, args)), **{key: item for key, item in kwargs.items() if key in names}}
+    options = tuple((key, machine.deep_plain(item)) for key, item in kwargs.items() if key not in names)
     parameters: list[tuple[str, str, Any]] = []
     values: list[Any] = []
     for name, value in given.items():
@@ -52,14 +52,16 @@ def launch(machine: Machine, kernel: Any, *args: Any, grid: Any = None, warmup: 
         else:
             parameters.append((name, kind, None))
             values.append(value)
-    configs = [{key: v for key, v in c.all_kwargs().items() if key in names} for c in getattr(kernel, "configs", ())]
+    configs = [
+        {key: item for key, item in c.all_kwargs().items() if key in names} for c in getattr(kernel, "configs", ())
+    ]
     grids = [_grid(machine, grid, given, config) for config in configs or [{}]]
     flat, rank = flat_grid(grids)
     if not callable(grid):
         flat, configs = flat[:rank], []
     call = KernelCall(
         tuple(parameters),
-        tuple(v.dtype for v in values if isinstance(v, TraceTensor)),
+        tuple(item.dtype for item in values if isinstance(item, TraceTensor)),
         len(args),
         options,
         tuple(tuple(config.items()) for config in configs),

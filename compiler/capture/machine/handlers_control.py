@@ -81,15 +81,15 @@ def jump(machine: Machine, frame: Frame, ins: Any) -> None:
 
 @handler("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    if v is True or v is not False and v is not None and _jumps(machine, frame, ins, v, True):
+    value = frame.stack.pop()
+    if value is True or value is not False and value is not None and _jumps(machine, frame, ins, value, True):
         frame.pc = ins.target.index
 
 
 @handler("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    if v is False or v is None or v is not True and _jumps(machine, frame, ins, v, False):
+    value = frame.stack.pop()
+    if value is False or value is None or value is not True and _jumps(machine, frame, ins, value, False):
         frame.pc = ins.target.index
 
 
@@ -523,8 +523,8 @@ def send_pop(machine: Machine, frame: Frame, ins: Any) -> None:
 
 @handler("END_SEND")
 def end_send(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    frame.stack[-1] = v
+    value = frame.stack.pop()
+    frame.stack[-1] = value
 
 
 @handler("CLEANUP_THROW")

@@ -97,8 +97,8 @@ def load_fast_and_clear(machine: Machine, frame: Frame, ins: Any) -> None:
 
 @handler("STORE_FAST")
 def store_fast(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    frame.slots[ins.slot] = MISSING if v is NULL else v
+    value = frame.stack.pop()
+    frame.slots[ins.slot] = MISSING if value is NULL else value
 
 
 @handler("DELETE_FAST")
@@ -333,54 +333,54 @@ def _grow(machine: Machine, container: Any, name: str, *args: Any) -> None:
 
 @handler("LIST_APPEND")
 def list_append(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    _grow(machine, frame.stack[-ins.arg], "append", v)
+    value = frame.stack.pop()
+    _grow(machine, frame.stack[-ins.arg], "append", value)
 
 
 @handler("SET_ADD")
 def set_add(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    _grow(machine, frame.stack[-ins.arg], "add", v)
+    value = frame.stack.pop()
+    _grow(machine, frame.stack[-ins.arg], "add", value)
 
 
 @handler("MAP_ADD")
 def map_add(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
+    value = frame.stack.pop()
     k = frame.stack.pop()
-    _grow(machine, frame.stack[-ins.arg], "__setitem__", k, v)
+    _grow(machine, frame.stack[-ins.arg], "__setitem__", k, value)
 
 
 @handler("LIST_EXTEND")
 def list_extend(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
+    value = frame.stack.pop()
     try:
-        items = machine.iterate(v)
+        items = machine.iterate(value)
     except Raised as raised:
         if (
             isinstance(raised.exc, TypeError)
-            and not hasattr(type(v), "__iter__")
-            and not hasattr(type(v), "__getitem__")
+            and not hasattr(type(value), "__iter__")
+            and not hasattr(type(value), "__getitem__")
         ):
             raise Raised(
-                TypeError(f"Value after * must be an iterable, not {machine.world.type_of(v).__name__}")
+                TypeError(f"Value after * must be an iterable, not {machine.world.type_of(value).__name__}")
             ) from None
         raise
-    hint_length(machine, v)
+    hint_length(machine, value)
     _grow(machine, frame.stack[-ins.arg], "extend", machine.native(list, items))
 
 
 @handler("SET_UPDATE")
 def set_update(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    _grow(machine, frame.stack[-ins.arg], "update", machine.native(list, machine.iterate(v)))
+    value = frame.stack.pop()
+    _grow(machine, frame.stack[-ins.arg], "update", machine.native(list, machine.iterate(value)))
 
 
 @handler("DICT_UPDATE")
 def dict_update(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack.pop()
-    if not hasattr(machine.world.type_of(v), "keys"):
-        raise Raised(TypeError(f"'{machine.world.type_of(v).__name__}' object is not a mapping"))
-    _grow(machine, frame.stack[-ins.arg], "update", as_mapping(machine, v))
+    value = frame.stack.pop()
+    if not hasattr(machine.world.type_of(value), "keys"):
+        raise Raised(TypeError(f"'{machine.world.type_of(value).__name__}' object is not a mapping"))
+    _grow(machine, frame.stack[-ins.arg], "update", as_mapping(machine, value))
 
 
 @handler("DICT_MERGE")

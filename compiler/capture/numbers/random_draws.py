@@ -62,7 +62,7 @@ def _method(machine: Machine, owner: Any, *args: Any, name: str, **kwargs: Any) 
 
 def _numpy(machine: Machine, *args: Any, name: str, **kwargs: Any) -> Any:
     numpy = sys.modules["numpy"]
-    plain = [machine.deep_plain(arg) for arg in args], {k: machine.deep_plain(value) for k, value in kwargs.items()}
+    plain = [machine.deep_plain(arg) for arg in args], {key: machine.deep_plain(value) for key, value in kwargs.items()}
     if not constant_only((*plain[0], *plain[1].values())):
         raise Break("numpy", f"numpy.random.{name} is called")
     sample = machine.native(

@@ -149,7 +149,7 @@ def by_tensor(machine: Machine, name: str, args: list, kwargs: dict) -> tuple[li
             return machine.torch_factory(torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
         return a
 
-    return list(map(as_tensor, args)), {k: as_tensor(value) for k, value in kwargs.items()}
+    return list(map(as_tensor, args)), {key: as_tensor(value) for key, value in kwargs.items()}
 
 
 def _scalar_dtype(name: str, tensors: list[TraceTensor], floats: bool) -> torch.dtype | None:

@@ -58,13 +58,13 @@ def _kept(stage: Stage, cost: Callable[[Value], float]) -> list[Value]:
             fixed[value.id] = cost(value) + sum(fixed[arg.id] for arg in value.args)
             if value.op == "acc" or any(arg.id in reduced for arg in value.args):
                 reduced.add(value.id)
-    users = {arg.id for v in values if v.id not in fixed for arg in v.args} | {v.id for v in stage.roots()}
+    users = {arg.id for item in values if item.id not in fixed for arg in item.args} | {v.id for v in stage.roots()}
     return [
-        v
-        for v in values
-        if v.id in users
-        and v.id in reduced
-        and fixed[v.id] >= WORTH
-        and ctype(v.dtype).kind == "float"
-        and v.dtype.itemsize >= 4
+        item
+        for item in values
+        if item.id in users
+        and item.id in reduced
+        and fixed[item.id] >= WORTH
+        and ctype(item.dtype).kind == "float"
+        and item.dtype.itemsize >= 4
     ]

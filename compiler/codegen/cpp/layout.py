@@ -250,8 +250,8 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
         else:
             names = {axis.symbol.name} if axis is not None else set()
         varying = _varying(values, names, vectors is not None, mode == "outer")
-        short = {v.args[0].id for v in values if _short_index(v)} - {
-            arg.id for v in values if not _short_index(v) for arg in v.args
+        short = {item.args[0].id for item in values if _short_index(item)} - {
+            arg.id for item in values if not _short_index(item) for arg in item.args
         }
         for value in values:
             if value.id in varying and value.id not in short and value.op not in ("const", "param", "acc"):
@@ -338,7 +338,7 @@ def _vector_axis(stage: Stage, mode: str, vector: Axis | None, lanes: int, hints
 def _adds_to_shared(kernel: Kernel) -> bool:
     """Whether several items add to one element."""
     shared = [store for st in kernel.stages for store in st.stores if store.shared]
-    return any(s.index.coeff(a.symbol.name) in (ZERO, None) for s in shared for a in kernel.outer)
+    return any(s.index.coeff(axis.symbol.name) in (ZERO, None) for s in shared for axis in kernel.outer)
 
 
 def _side_by_side(kernel: Kernel, vector: Axis | None) -> int:
@@ -448,7 +448,7 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
     v = layout.vector
     if not has_inner and choices.block is None:
         _plan_tiles(kernel, layout, hints)
-    layout.items = tuple(a for a in kernel.outer if a is not v and a is not layout.tile)
+    layout.items = tuple(axis for axis in kernel.outer if axis is not v and axis is not layout.tile)
     if layout.tile is not None:
         layout.block, layout.block_first = None, False
         layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(v.size)
@@ -558,7 +558,7 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
         and value.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)
     ]
     best = max(
-        (a for a in kernel.outer if a is not v),
+        (axis for axis in kernel.outer if axis is not v),
         key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in strided),
         default=None,
     )

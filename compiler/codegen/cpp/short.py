@@ -32,7 +32,7 @@ def shorten_positions(kernel: Kernel) -> Kernel:
     """The same kernel with comparisons of affine positions as comparisons of their difference with 0, and such
     casts.
     """
-    outer = {a.symbol.name: a.size for a in kernel.outer}
+    outer = {axis.symbol.name: axis.size for axis in kernel.outer}
     stages = []
     for st in kernel.stages:
         short = _Shortener({**outer, **{axis.symbol.name: axis.size for axis in st.axes}})

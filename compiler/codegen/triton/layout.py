@@ -249,10 +249,10 @@ def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | No
     if not weight:
         return None
     best = max(weight, key=lambda k: weight[k])
-    y = next(a for a in kernel.outer if id(a) == best)
+    y = next(axis for axis in kernel.outer if id(axis) == best)
     if at_hints(x.size, kernel.hints) < 16 or at_hints(y.size, kernel.hints) < 16:
         return None
-    others = tuple(a for a in kernel.outer if a is not x and a is not y)
+    others = tuple(axis for axis in kernel.outer if axis is not x and axis is not y)
     return (*others, y), (x,)
 
 
@@ -262,7 +262,7 @@ def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, .
     do."""
     if n < LEAST_ROWS or draws(kernel):
         return None
-    place = {a.symbol.name: k for k, a in enumerate(kernel.outer)}
+    place = {axis.symbol.name: k for k, axis in enumerate(kernel.outer)}
     last = len(kernel.outer) - 1
     along = [max((place[name] for name in e.symbol_names() if name in place), default=-1) for e, _ in _accesses(kernel)]
     rows = max((k for k in along if 0 <= k < last), default=None)
@@ -452,7 +452,7 @@ def _shared_rows(kernel: Kernel) -> int:
     """
     if _stores_rows(kernel):
         return 0
-    outer = {a.symbol.name for a in kernel.outer}
+    outer = {axis.symbol.name for axis in kernel.outer}
     return sum(not v.symbols & outer for v in _row_loads(kernel).values())
 
 
@@ -463,7 +463,7 @@ def _row_bytes(kernel: Kernel) -> int:
 
 def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:
     """Whether memory runs along the outer axes (a sum over leading dimensions)."""
-    names, kept = {a.symbol.name for a in reduced}, {a.symbol.name for a in kernel.outer}
+    names, kept = {a.symbol.name for a in reduced}, {axis.symbol.name for axis in kernel.outer}
     score = 0
     accesses = [(e, size) for e, size in _accesses(kernel) if e.symbol_names() & names]
     whole = [(e, size) for e, size in accesses if e.symbol_names() & kept]

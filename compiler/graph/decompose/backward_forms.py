@@ -161,7 +161,7 @@ def layer_norm_backward(
         return NotImplemented
     n, k = len(shape_of(x)), len(normalized_shape)
     inner, outer = list(range(n - k, n)), list(range(n - k))
-    size = numel([shape_of(x)[d] for d in inner])
+    size = numel([shape_of(x)[axis] for axis in inner])
     if not isinstance(size, int):
         return NotImplemented
     u, v = upcast(builder, grad), upcast(builder, x)
@@ -201,7 +201,9 @@ def rms_norm_backward(
     dx = dw = None
     if mask[0]:
         gw = u if weight is None else builder.mul(u, builder.cast(weight, up))
-        along = builder.div(_sum(builder, builder.mul(gw, xhat), inner, True), numel([shape_of(x)[d] for d in inner]))
+        along = builder.div(
+            _sum(builder, builder.mul(gw, xhat), inner, True), numel([shape_of(x)[axis] for axis in inner])
+        )
         dx = builder.cast(builder.mul(builder.sub(gw, builder.mul(xhat, along)), rstd), dtype_of(x))
     if mask[1] and weight is not None:
         dw = builder.cast(_sum(builder, builder.mul(u, xhat), outer), dtype_of(weight))

@@ -71,7 +71,7 @@ def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: 
         return NotImplemented
     single = isinstance(out, torch.Tensor)
     sub = f.finish((out,) if single else tuple(out), [], "borrowed")
-    if any(o.kind not in ("buffer", "const", "view", "input") for o in sub.plan) or any(
+    if any(spec.kind not in ("buffer", "const", "view", "input") for spec in sub.plan) or any(
         constant.ndim for constant in sub.constants.values()
     ):
         return NotImplemented  # (a table of numbers: torch's kernel does better)

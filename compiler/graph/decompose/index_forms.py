@@ -17,9 +17,9 @@ aten = torch.ops.aten
 
 def _made(builder: Builder, op: Any, value: Any, *args: Any, **kwargs: Any) -> Node:
     """A constant fill with the metadata that `op` gives."""
-    m: TensorMeta = builder.meta(op, args, kwargs)
-    n = builder.full(m.shape, value, m.dtype, m.device)
-    n.meta["val"] = m
+    meta: TensorMeta = builder.meta(op, args, kwargs)
+    n = builder.full(meta.shape, value, meta.dtype, meta.device)
+    n.meta["val"] = meta
     return n
 
 

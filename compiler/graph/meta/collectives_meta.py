@@ -11,8 +11,8 @@ __all__: list[str] = []
 _SPACE = "_c10d_functional::"
 
 
-def _like(t: TensorMeta, rows: Any) -> TensorMeta:
-    return new((rows, *t.shape[1:]), t.dtype, t.device)
+def _like(meta: TensorMeta, rows: Any) -> TensorMeta:
+    return new((rows, *meta.shape[1:]), meta.dtype, meta.device)
 
 
 @rule(_SPACE + "wait_tensor", _SPACE + "_wrap_tensor_autograd")

@@ -259,18 +259,18 @@ def is_contiguous(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     return True
 
 
-def order_in_memory(m: TensorMeta) -> list[int] | None:
+def order_in_memory(meta: TensorMeta) -> list[int] | None:
     """The dimensions, largest stride first, where the elements fill their memory, each once."""
-    if m.stride == contiguous_strides(m.shape):
-        return list(range(len(m.shape)))
-    if not all(type(x) is int for x in (*m.shape, *m.stride)):
+    if meta.stride == contiguous_strides(meta.shape):
+        return list(range(len(meta.shape)))
+    if not all(type(x) is int for x in (*meta.shape, *meta.stride)):
         return None
-    order = sorted(range(len(m.shape)), key=lambda d: (m.stride[d], m.shape[d] != 1))
+    order = sorted(range(len(meta.shape)), key=lambda d: (meta.stride[d], meta.shape[d] != 1))
     expected = 1
     for dim in order:
-        if m.shape[dim] != 1 and m.stride[dim] != expected:
+        if meta.shape[dim] != 1 and meta.stride[dim] != expected:
             return None
-        expected *= m.shape[dim]
+        expected *= meta.shape[dim]
     return order[::-1]
 
 
@@ -289,25 +289,25 @@ def is_channels_last(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> boo
     return True
 
 
-def suggest_format(m: TensorMeta) -> torch.memory_format:
+def suggest_format(meta: TensorMeta) -> torch.memory_format:
     """As c10's suggest_memory_format: channels-last where the strides are ordered so."""
-    if m.ndim in _CL and _channels_last_order(m):
-        return torch.channels_last if m.ndim == 4 else torch.channels_last_3d
+    if meta.ndim in _CL and _channels_last_order(meta):
+        return torch.channels_last if meta.ndim == 4 else torch.channels_last_3d
     return torch.contiguous_format
 
 
-def _channels_last_order(m: TensorMeta) -> bool:
-    if is_zero(m.stride[1]):
+def _channels_last_order(meta: TensorMeta) -> bool:
+    if is_zero(meta.stride[1]):
         return False
     low: IntLike = 0
-    for d in _CL[m.ndim]:
-        if is_zero(m.shape[d]) or less(m.stride[d], low):
+    for d in _CL[meta.ndim]:
+        if is_zero(meta.shape[d]) or less(meta.stride[d], low):
             return False
-        if d == 0 and same(low, m.stride[1]):
+        if d == 0 and same(low, meta.stride[1]):
             return False
-        low = m.stride[d]
-        if not is_one(m.shape[d]):
-            low = fold(low * m.shape[d])
+        low = meta.stride[d]
+        if not is_one(meta.shape[d]):
+            low = fold(low * meta.shape[d])
     return True
 
 

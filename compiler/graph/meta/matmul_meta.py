@@ -122,16 +122,18 @@ _GROUPED = (torch.float32, torch.bfloat16, torch.float16)
 LINE = 16  # bytes that strides of a grouped product are multiples of
 
 
-def _lines(m: TensorMeta) -> None:
+def _lines(meta: TensorMeta) -> None:
     """Raises as eager does where a matrix does not begin its rows, or columns, on multiples of LINE."""
-    *_, rows, columns = m.stride
-    if not all(type(n) is int for n in (*m.shape[-2:], rows, columns)):
+    *_, rows, columns = meta.stride
+    if not all(type(n) is int for n in (*meta.shape[-2:], rows, columns)):
         return
-    n, k = m.shape[-2:]
+    n, k = meta.shape[-2:]
     along = columns if rows == 1 and columns >= max(1, n) else rows if columns == 1 and rows >= max(1, k) else None
     if along is None:
-        raise RuntimeError(f"Invalid strides/sizes, got {list(m.stride)} for strides and {list(m.shape)} for sizes")
-    if along * m.dtype.itemsize % LINE:
+        raise RuntimeError(
+            f"Invalid strides/sizes, got {list(meta.stride)} for strides and {list(meta.shape)} for sizes"
+        )
+    if along * meta.dtype.itemsize % LINE:
         raise RuntimeError("strides should be multiple of 16 bytes")
 
 

@@ -105,10 +105,13 @@ def convolution(
     return new(out, x.dtype, x.device, strides_for(out, fmt))
 
 
-def _as_image(m: TensorMeta) -> TensorMeta:
+def _as_image(meta: TensorMeta) -> TensorMeta:
     """One dimension as two, as oneDNN's convolutions take it."""
     return TensorMeta(
-        (*m.shape[:2], 1, m.shape[2]), (*m.stride[:2], fold(m.shape[2] * m.stride[2]), m.stride[2]), m.dtype, m.device
+        (*meta.shape[:2], 1, meta.shape[2]),
+        (*meta.stride[:2], fold(meta.shape[2] * meta.stride[2]), meta.stride[2]),
+        meta.dtype,
+        meta.device,
     )
 
 
@@ -654,9 +657,9 @@ def embedding_bag(
     if weight.device.type != "cpu":
         raise NotImplementedError(f"embedding_bag on {weight.device}")
 
-    def made(m: TensorMeta, shape: Sequence[IntLike]) -> torch.Tensor:
+    def made(meta: TensorMeta, shape: Sequence[IntLike]) -> torch.Tensor:
         return torch.empty_strided(
-            [fix(size) for size in shape], [fix(stride) for stride in m.stride], dtype=m.dtype
+            [fix(size) for size in shape], [fix(stride) for stride in meta.stride], dtype=meta.dtype
         ).zero_()
 
     weights = None if per_sample_weights is None else made(per_sample_weights, per_sample_weights.shape)

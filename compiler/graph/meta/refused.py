@@ -69,7 +69,7 @@ def refusing(op: torch._ops.OpOverload, rule: Rule) -> Rule:
                 all(refused(tensor.dtype) for tensor in tensors)
                 or asked
                 and _kernel_refuses(
-                    op, tuple(map(_kind, args)), tuple((k, _kind(value)) for k, value in kwargs.items())
+                    op, tuple(map(_kind, args)), tuple((key, _kind(value)) for key, value in kwargs.items())
                 )
             ):
                 raise RuntimeError(f"{name} is not implemented for {tensors[0].dtype}")
@@ -121,7 +121,12 @@ def refuses_output(
 ) -> bool:
     """Whether the kernel of an operator of single elements takes no output of that dtype, by its argument `name`."""
     return _output_refused(
-        op, functional, name, tuple(map(_kind, args)), tuple((k, _kind(value)) for k, value in kwargs.items()), dtype
+        op,
+        functional,
+        name,
+        tuple(map(_kind, args)),
+        tuple((key, _kind(value)) for key, value in kwargs.items()),
+        dtype,
     )
 
 

@@ -13,9 +13,9 @@ from .core import channels_last_strides
 __all__ = ["elementwise_strides", "like", "preserve_strides"]
 
 
-def like(m: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
+def like(meta: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
     """That of `empty_like(m, dtype=dtype)`."""
-    return TensorMeta(m.shape, preserve_strides(m), dtype or m.dtype, m.device)
+    return TensorMeta(meta.shape, preserve_strides(meta), dtype or meta.dtype, meta.device)
 
 
 def elementwise_strides(shape: tuple, operands: Sequence[TensorMeta]) -> tuple:
@@ -39,21 +39,21 @@ def elementwise_strides(shape: tuple, operands: Sequence[TensorMeta]) -> tuple:
     return _ordered_strides(shape, [_expanded(operand, shape) for operand in operands])
 
 
-def preserve_strides(m: TensorMeta) -> tuple:
+def preserve_strides(meta: TensorMeta) -> tuple:
     """Strides of `empty_like(m)` and `clone(m)` under torch.preserve_format."""
-    cs = contiguous_strides(m.shape)
-    if m.stride == cs:
+    cs = contiguous_strides(meta.shape)
+    if meta.stride == cs:
         return cs
-    if is_dense(m.shape, m.stride):
-        return m.stride
-    return _ordered_strides(m.shape, [m.stride])
+    if is_dense(meta.shape, meta.stride):
+        return meta.stride
+    return _ordered_strides(meta.shape, [meta.stride])
 
 
-def _expanded(m: TensorMeta, shape: tuple) -> list[IntLike]:
+def _expanded(meta: TensorMeta, shape: tuple) -> list[IntLike]:
     """Strides of m seen as `shape`: 0 where it is broadcast."""
-    lead = len(shape) - len(m.shape)
+    lead = len(shape) - len(meta.shape)
     out: list[IntLike] = [0] * lead
-    for i, (size, stride) in enumerate(zip(m.shape, m.stride)):
+    for i, (size, stride) in enumerate(zip(meta.shape, meta.stride)):
         o = shape[lead + i]
         out.append(0 if size.__class__ is int and size == 1 and not (o.__class__ is int and o == 1) else stride)
     return out

@@ -435,8 +435,8 @@ def _copying(view_rule: Any) -> Any:
     def f(*args: Any, **kwargs: Any) -> Any:
         r = view_rule(*args, **kwargs)
 
-        def fresh(m: TensorMeta) -> TensorMeta:
-            return TensorMeta(m.shape, contiguous_strides(m.shape), m.dtype, m.device)
+        def fresh(meta: TensorMeta) -> TensorMeta:
+            return TensorMeta(meta.shape, contiguous_strides(meta.shape), meta.dtype, meta.device)
 
         return [fresh(m) for m in r] if isinstance(r, list) else fresh(r)
 

@@ -29,7 +29,8 @@ def _sizes_of_gradient(sizes: tuple, wrapping: Wrapping, plain: Sequence[torch.T
     """The sizes of a wrapper whose parts may be laid out in another way than those that it is the gradient of."""
     alike = next((t for t in plain if tuple(t.shape) == tuple(sizes[0])), None)
     own = tuple(
-        _sizes_of_gradient(s, i, plain) if isinstance(i, Wrapping) else s for s, i in zip(sizes[2], wrapping.inner)
+        _sizes_of_gradient(s, axis, plain) if isinstance(axis, Wrapping) else s
+        for s, axis in zip(sizes[2], wrapping.inner)
     )
     return sizes[0], sizes[1] if alike is None else tuple(alike.stride()), own
 
@@ -90,10 +91,10 @@ def _parted(placements: tuple) -> tuple:
 def _alike(a: Wrapping, b: Wrapping) -> bool:
     if a.cls is not b.cls or a.names != b.names or snapshot(a.context) != snapshot(b.context):
         return False
-    for x, y in zip(a.inner, b.inner):
-        if type(x) is not type(y):
+    for axis, y in zip(a.inner, b.inner):
+        if type(axis) is not type(y):
             return False
-        if isinstance(x, Wrapping) and not _alike(x, y):
+        if isinstance(axis, Wrapping) and not _alike(axis, y):
             return False
     return True
 

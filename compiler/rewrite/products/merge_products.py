@@ -110,13 +110,13 @@ def _gain(ns: list[Node]) -> float:
 
 
 def _merge(aten_graph: AtenGraph, ns: list[Node]) -> None:
-    g, first = aten_graph.graph, ns[0]
+    graph, first = aten_graph.graph, ns[0]
     rows = [_operands(n) for n in ns]
-    with g.inserting_before(first):
+    with graph.inserting_before(first):
         moved: dict[Node, Node] = {}
         for k in range(1, len(rows[0])):
             for row in rows:
-                _bring(g, row[k], first, moved)
+                _bring(graph, row[k], first, moved)
         parts = [[moved.get(r[k], r[k]) for r in rows] for k in range(1, len(rows[0]))]
         weight = call_like(
             aten_graph.graph,
@@ -146,9 +146,9 @@ def _merge(aten_graph: AtenGraph, ns: list[Node]) -> None:
     for n, piece in zip(ns, pieces):
         n.replace_all_uses_with(piece)
         y = n.args[-1]
-        g.erase_node(n)
+        graph.erase_node(n)
         if not y.users:
-            g.erase_node(y)
+            graph.erase_node(y)
 
 
 def _bring(graph: torch.fx.Graph, w: Node, first: Node, moved: dict[Node, Node]) -> None:

@@ -71,13 +71,13 @@ def _is_bias(bias: Node, product: Node, node: Node) -> bool:
 
 
 def _join(aten_graph: AtenGraph, node: Node, views: list[Node], bias: Node) -> None:
-    g, product = aten_graph.graph, views[-1]
-    with g.inserting_before(node):  # (the bias may have been made after the product)
-        new: Any = g.call_function(aten.addmm.default, (bias, *product.args))
+    graph, product = aten_graph.graph, views[-1]
+    with graph.inserting_before(node):  # (the bias may have been made after the product)
+        new: Any = graph.call_function(aten.addmm.default, (bias, *product.args))
         new.meta = {**node.meta, "val": product.meta["val"]}
         for v in reversed(views[:-1]):
-            new = g.call_function(aten.view.default, (new, v.args[1]))
+            new = graph.call_function(aten.view.default, (new, v.args[1]))
             new.meta = dict(v.meta)
     node.replace_all_uses_with(new)
     for v in (node, *views):
-        g.erase_node(v)
+        graph.erase_node(v)

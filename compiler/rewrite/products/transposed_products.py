@@ -48,11 +48,11 @@ def _views(aten_graph: AtenGraph, node: Node) -> dict[int, Any] | None:
     """
     slots = {k for k, result in enumerate(aten_graph.results) if result is node}
     out: dict[int, Any] = {}
-    for k, o in enumerate(aten_graph.plan):
-        if o.kind == "buffer" and o.value in slots or any(slot in slots for _, slot in aten_graph.mutation_slots):
+    for k, spec in enumerate(aten_graph.plan):
+        if spec.kind == "buffer" and spec.value in slots or any(slot in slots for _, slot in aten_graph.mutation_slots):
             return None
-        if o.kind == "view" and o.value[0] == "node" and o.value[1] in slots:
-            meta = _of_transpose(o.meta, node.meta["val"])
+        if spec.kind == "view" and spec.value[0] == "node" and spec.value[1] in slots:
+            meta = _of_transpose(spec.meta, node.meta["val"])
             if meta is None:
                 return None
             out[k] = meta

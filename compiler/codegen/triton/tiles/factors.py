@@ -81,7 +81,7 @@ def needed(value: Value, zero: bool = True) -> dict[int, Value]:
         return needed(a[0], False)
     if zero and name in ("add", "sub"):
         both = needed(a[1])
-        return {key: c for key, c in needed(a[0]).items() if key in both}
+        return {key: item for key, item in needed(a[0]).items() if key in both}
     return {}
 
 
