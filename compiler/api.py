@@ -79,9 +79,8 @@ def compile(
     disable    True: nothing is compiled, `fn` comes back as it is
     further keywords go to a callable backend
 
-    Returns a callable like `fn`: same results, same side effects, compiled on first call. For a module, an object that
-    shares the module's state (state_dict, parameters, train/eval) and pickles as the module.
-    """
+    Returns a callable like `fn`, with the same results and side effects. It is compiled on its first call. For a module
+    it is an object that shares the module's state (state_dict, parameters, train/eval) and pickles as the module."""
     __tracebackhide__ = True  # IPython shows a mistake in the options at the user's line alone
     opts = Options.make(mode, resolve(backend), fullgraph, dynamic, options)
     if backend_options and not callable(opts.backend):
@@ -162,8 +161,8 @@ def _suspending(fn: Callable, opts: Options) -> Callable:
 
 def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any]:
     """`explain(fn)(*args)` compiles `fn` anew for these arguments, calls it, and returns a CompileReport of what
-    happened. Keywords are those of `compile`. The call's own value is `report.result`. `check=True`: every node of the
-    graphs is compared with eager and with float64 (`report.numerics`); the first that differs beyond rounding is a
+    happened. Keywords are those of `compile`. The call's own value is `report.result`. With `check=True`, every node of
+    the graphs is compared with eager and with float64 (`report.numerics`). The first that differs beyond rounding is a
     finding."""
     if not isinstance(check, bool):
         raise OptionError(f"check is True or False, got {check!r}")
@@ -202,9 +201,9 @@ def _stand_alone(compiled: Any) -> None:
 
 
 def explain_stock(fn: Any) -> Callable[..., Any]:
-    """`explain_stock(fn)(*args)`: what stock torch.compile makes of a call, as a CompileReport with the same views:
-    graphs, graph breaks at their lines, guards. The function that it returns can be called several times: the last
-    report tells of all calls, recompiles among them. For comparing, and for who must ship with it."""
+    """`explain_stock(fn)(*args)` gives a CompileReport of what stock torch.compile makes of a call: graphs, graph
+    breaks at their lines, guards. The function that it returns can be called several times: the last report tells of
+    all calls, with their recompiles. It is for comparing, and for those who must ship with stock."""
     from .backends import stock
 
     if not callable(fn):
@@ -219,19 +218,19 @@ def explain_stock(fn: Any) -> Callable[..., Any]:
 
 
 def save_cache(path: str | os.PathLike) -> int:
-    """Write the kernels that this process compiled or used to one file, and give their number. A machine of the same
-    kind that loads it (`load_cache`) compiles none of them. CacheFileError where there is nothing to save."""
+    """Write the kernels that this process compiled or used to one file, and return their number. A machine of the same
+    kind that loads it (`load_cache`) compiles none of them. Raises CacheFileError where there is nothing to save."""
     from .runtime import cache_file
 
     return cache_file.save(path, Options.make())
 
 
 def load_cache(path: str | os.PathLike, *, trusted: bool = False) -> int:
-    """Put the kernels of a file of `save_cache` into the disk cache, and give the number of those that it lacked.
+    """Put the kernels of a file that `save_cache` wrote into the disk cache. Returns how many of them the cache lacked.
 
-    The file holds machine code: load one only from whom you trust. A warning says so unless `trusted` is True. Each
-    checksum is checked before anything is kept. CacheFileError, in words, where the file is damaged, is none of
-    `save_cache`, or was saved by another version of tcompile or for another processor or GPU."""
+    The file holds machine code: load it only from people whom you trust. A warning says so unless `trusted` is True.
+    Each checksum is checked before anything is kept. Raises CacheFileError where the file is damaged or is no file of
+    `save_cache`, or where another version of tcompile, or one for another processor or GPU, saved it."""
     from .runtime import cache_file
 
     if not isinstance(trusted, bool):

@@ -43,25 +43,24 @@ def is_disabled(fn: Any) -> bool:
 
 
 def mark_dynamic(tensor: Any, dim: Dims, *, min: int | None = None, max: int | None = None) -> None:
-    """Say that the size of `tensor` along `dim` will change from call to call, between `min` and `max`: it is a symbol
-    from the first compilation on. Sizes 0 and 1 are always fixed. Code that compares the size with a constant, so that
-    it is fixed, raises ConstraintViolationError.
+    """Say that the size of `tensor` along `dim` will change from call to call, between `min` and `max`. It is a symbol
+    from the first compilation on. Sizes 0 and 1 are always fixed. Code that fixes the size, by comparing it with a
+    constant, raises ConstraintViolationError.
     """
     for d in _mark("mark_dynamic", tensor, "_tcompile_dynamic", dim):
         tensor._tcompile_ranges = {**getattr(tensor, "_tcompile_ranges", {}), d: (min, max)}
 
 
 def maybe_mark_dynamic(tensor: Any, dim: Dims) -> None:
-    """As mark_dynamic, as a wish: code that needs the size itself fixes it, and the report says where."""
+    """Ask for what mark_dynamic demands: code that needs the size itself fixes it, and the report says where."""
     _mark("maybe_mark_dynamic", tensor, "_tcompile_dynamic", dim)
 
 
 def mark_unbacked(tensor: Any, dim: Dims, *, strict: bool = False) -> None:
-    """Say that nothing may be known of the size of `tensor` along `dim`: it is a symbol whatever it is in the first
-    call, 0 and 1 among it. A branch of the program on it is a graph break, and an error under fullgraph=True;
-    assertions and torch._check are checked at each call. Where an operator itself asks (a sum over nothing, a size to
-    broadcast), the answer is guarded. Code that needs the number fixes it; `strict`: that is an error, as for
-    mark_dynamic.
+    """Say that nothing may be known of the size of `tensor` along `dim`: it is a symbol even where it is 0 or 1 in the
+    first call. A branch of the program on it is a graph break, and an error under fullgraph=True. Assertions and
+    torch._check are checked at each call. Where an operator itself asks (a sum over nothing, a size to broadcast), the
+    answer is guarded. Code that needs the number fixes it; with `strict` that is an error, as for mark_dynamic.
     """
     if not isinstance(strict, bool):
         raise OptionError(f"tcompile.mark_unbacked: strict is True or False, got {strict!r}")
@@ -71,7 +70,7 @@ def mark_unbacked(tensor: Any, dim: Dims, *, strict: bool = False) -> None:
 
 
 def mark_static(tensor: Any, dim: Dims | None = None) -> None:
-    """Say that the size of `tensor` along `dim` (None: along all dimensions) is fixed: it never becomes a symbol, and
+    """Say that the size of `tensor` along `dim` is fixed (None: along all dimensions). It never becomes a symbol, and
     each size has an entry of its own."""
     _mark("mark_static", tensor, "_tcompile_static", dim)
 
@@ -102,8 +101,8 @@ def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> set[int]:
 
 
 def dynamic_dims(tensor: Any) -> set[int]:
-    """Dimensions that mark_dynamic of this package, or mark_dynamic and maybe_mark_dynamic of torch._dynamo, named; and
-    those of mark_unbacked.
+    """Dimensions that mark_dynamic, maybe_mark_dynamic or mark_unbacked named, those of this package or of
+    torch._dynamo.
     """
     marks = ("_tcompile_dynamic", "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
     return {d for mark in marks for d in getattr(tensor, mark, ())} | unbacked_dims(tensor)

@@ -1,7 +1,7 @@
 """Locks, threads and changes of the process, so made that a child forked meanwhile can go on.
 
-A fork copies one thread. What the others held or had changed for the length of a block stays so in the child for ever:
-a lock is never let go, the collector of cycles never runs again, a module that was being imported is waited for. So
+A fork copies one thread. What the others held or had changed for the length of a block stays so in the child for ever.
+A lock is never let go, the collector of cycles never runs again, a module that was being imported is waited for. So
 everything of that kind is made here (a test finds what is made elsewhere), and a fork waits up to PATIENCE for the
 others: then the child has no half-made state at all. Who takes longer is left alone, and the locks and changes of that
 thread are undone in the child.

@@ -6,10 +6,9 @@ what is made of parameters alone (folded weights, casts, transposed copies), who
 takes them as inputs.
 
 The parameters stay inputs of the compiled function. At each call their identity, address and version are compared with
-those that the kept results were made from, and where one differs (an optimizer's step, load_state_dict, `p.data = ...`)
-the results are made anew; also where compiled code has written something that torch gives no sign of. Such writes by
-eager code (into `p.data`, and to running statistics in training) go unseen until `refresh`.
-"""
+those that the kept results were made from. Where one differs (an optimizer's step, load_state_dict, `p.data = ...`),
+the results are made anew. So they are where compiled code has written something that torch gives no sign of. Such
+writes by eager code (into `p.data`, and to running statistics in training) go unseen until `refresh`."""
 
 from __future__ import annotations
 

@@ -437,8 +437,8 @@ def _flat(targets: list) -> list:
 
 
 def _check_outputs(info: OpInfo, targets: list, values: list, args: tuple, kwargs: dict) -> None:
-    """Raises where eager refuses an out= argument, or does something with it that a copy of the result is not: it
-    resizes one of another shape, and what is no operator of single elements may compute in the dtype of its output, or
+    """Raises where eager refuses an out= argument, or does something with it that a copy of the result is not. Eager
+    resizes one of another shape. What is no operator of single elements may compute in the dtype of its output, or
     insist on one."""
     for target, value in zip(targets, values, strict=True):
         if not isinstance(target, torch.Tensor) or not isinstance(value, TensorMeta):

@@ -2,9 +2,9 @@
 
 A plan has three lists of steps. `first` depends on the call alone (locals, cells, the function) and runs at each call.
 `watched` reads what hangs from objects that are known beforehand (constants of the entry, globals, objects under an
-identity guard) or that are parameters, through attributes and dicts: its result holds until one of the dicts or types
-it read changes, so the C program skips it while they have not and the same parameters come in. `last` is what remains:
-metadata of parameters, contents of lists, predicates.
+identity guard) or that are parameters, through attributes and dicts. Its result holds until one of the dicts or types
+it read changes. So the C program skips it while they have not changed and the same parameters come in. `last` is what
+remains: metadata of parameters, contents of lists, predicates.
 
 Steps are tuples:
   ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, "weak" (a reference's object),

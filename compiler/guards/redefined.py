@@ -3,9 +3,8 @@
 A cell that defines `class Net` and runs again makes another class. What was compiled for the old one holds for the new
 one as well, word for word, as long as both are *the same definition*: equal code, equal attributes, the same bases,
 closures that hold the same. Then the guards of an entry may be said of the new classes instead (`renamed`), all at
-once: whatever a program asks of classes is guarded, so that an entry whose guards hold under a one-to-one renaming does
-what it did.
-"""
+once. Whatever a program asks of classes is guarded. So an entry whose guards hold under a one-to-one renaming does what
+it did."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 numbers, twice.
 
 `words` are keep bits (keep_bits.py), drawn before and read by both passes. The bit of key n lies in word n // 32 of a
-row, at the upper end of byte n // 8 % 4 once the word is shifted by n % 8: one instruction makes the byte's sign the
-mask of a number. Words of rows are neighbours: (batch * heads, words of a row, rows). The operators' own
-implementations are their definition, in float32.
-"""
+row. Once the word is shifted by n % 8, the bit is at the upper end of byte n // 8 % 4: one instruction makes the byte's
+sign the mask of a number. Words of rows are neighbours: (batch * heads, words of a row, rows). The operators' own
+implementations are their definition, in float32."""
 
 from __future__ import annotations
 

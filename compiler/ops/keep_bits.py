@@ -1,16 +1,15 @@
 """Dropout's choice as bits: 32 elements' to a word, drawn together.
 
 Where the numbers need not be eager's (option `fast_dropout`), an element takes one bit, not a random word of its own.
-With probabilities as multiples of 2^-16, p = F / 2^16, a word of 32 bits that are each 1 with probability p is made of
-sixteen random words: from the lowest bit of F on, what is there is or-ed with a random word where the bit is 1, and-ed
+Probabilities are multiples of 2^-16: p = F / 2^16. A word of 32 bits that are each 1 with probability p is made of
+sixteen random words. From the lowest bit of F on, what is there is or-ed with a random word where the bit is 1, and-ed
 where it is 0. Each such step halves the probability so far and adds a half for a 1. Words for the zeros that F ends
 with change nothing and are not drawn, so F ends with as many, in fours (a call of Philox), as leave p within CLOSE: for
 0.1 four, for 0.5 twelve. What is kept is scaled by the probability that was drawn, so that the expectation is exact.
 
-Word i of a draw takes subsequence i of Philox 4x32 with seven rounds (the fewest that its authors found to pass every
-test), counters offset / 4 .. offset / 4 + 3 of torch's generator: torch.manual_seed repeats the bits, and the generator
-advances by 16 a draw.
-"""
+Word i of a draw takes subsequence i of Philox 4x32 with seven rounds, the fewest that its authors found to pass every
+test. Its counters are offset / 4 .. offset / 4 + 3 of torch's generator: torch.manual_seed repeats the bits, and the
+generator advances by 16 a draw."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 (CUDA, half precision).
 
 Autograd's formulas keep softmax's result p and reduce p * dp over rows. Here forward keeps the logarithm of each row's
-sum, backward computes p = exp(score - logarithm) from the scores that it makes again, and the row's sum of p * dp is
-that of gradient * result, which p @ v gave: the same number. So no row of scores is reduced in backward, and fusion
-makes each gradient a kernel whose scores are never in memory (fusion/tiled/match_chains.py), as it makes forward one
-(match_attention.py). Taken where all that reads p and its gradient is products and what is computed element by
-element. What the library has kernels for is its own where it is large (attention_training.py, which runs before).
-"""
+sum. Backward computes p = exp(score - logarithm) from the scores that it makes again. The row's sum of p * dp is that
+of gradient * result, which p @ v gave: the same number. So no row of scores is reduced in backward, and fusion makes
+each gradient a kernel whose scores are never in memory (fusion/tiled/match_chains.py), as it makes forward one
+(match_attention.py). Taken where all that reads p and its gradient is products and what is computed element by element.
+What the library has kernels for is its own where it is large (attention_training.py, which runs before)."""
 
 from __future__ import annotations
 

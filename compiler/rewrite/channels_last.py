@@ -1,5 +1,5 @@
-"""Channels last for convolutions: on a GPU the tensor cores' kernels want it, on a CPU oneDNN's are up to ten times
-faster where channels are few or each by itself; eager converts to what the library wants and back around every one.
+"""Channels last for convolutions. On a GPU the tensor cores' kernels want it. On a CPU oneDNN's are up to ten times
+faster where channels are few or each by itself. Eager converts to what the library wants and back around every one.
 
 Only what nobody sees changes its layout: results of convolutions and pooling, what is computed from them element by
 element, and weights (on a CPU inputs, too) that are converted for a convolution. Results of the graph keep eager's
@@ -229,8 +229,9 @@ def _is_product(node: Node) -> bool:
 
 
 def _follows(node: Node, it: _Turning) -> bool:
-    """Whether a convolution takes the layout: on a CPU products only that of their images; on a GPU those in groups,
-    too: there the library computes in the order that its images or its weight lie in, and gives results in it.
+    """Whether a convolution takes the layout. A product on a CPU, and one in groups on a GPU, take it where their
+    images have it. Other convolutions on a CPU take it where it pays. On a GPU the library computes in the order that
+    the images or the weight lie in, and gives results in it.
     """
     at = 2 if node.target is aten.convolution_backward.default else 1
     last = any(it.last(arg) for arg in node.args[:at])

@@ -1,9 +1,9 @@
 """Gradients of windows: sums at positions that are regular.
 
 The gradient of `as_strided` adds each window's elements up at their places in memory: autograd writes an `index_add`
-with one 64-bit position for each element, kept as a constant. Positions that are a sum of steps (axis i moves by
-stride i) need no constant. Windows that overlap by a part are cut into parts as long as the step from one window to
-the next; the parts of one kind lie side by side, and the gradient is the sum of the kinds, each shifted:
+with one 64-bit position for each element, kept as a constant. Positions that are a sum of steps (axis i moves by stride
+i) need no constant. Windows that overlap by a part are cut into parts as long as the step from one window to the next.
+The parts of one kind lie side by side. The gradient is the sum of the kinds, each shifted:
 
     windows of 4, a step of 2:   abcd        ab..  +  ..cd
                                    efgh   =    ef.. +   ..gh

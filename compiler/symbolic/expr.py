@@ -20,10 +20,9 @@ and a boolean Expr is one of
     eq ne le   (a, b)                       lt, gt, ge are written with le; differences are reduced by their gcd
     and or     (p, q, ...)
 
-Compare Exprs with `is`: Python's == is identity. Symbols stand for sizes and indices; where a rule needs a sign (the C
-printer's choice of `/`, `simplify` without a range) they are taken to be non-negative, apart from those that
-`is_signed` names: ints of the program, which may be anything.
-"""
+Compare Exprs with `is`: Python's == is identity. Symbols stand for sizes and indices. Where a rule needs a sign (the C
+printer's choice of `/`, `simplify` without a range), they count as non-negative. Those that `is_signed` names are the
+exception: ints of the program, which may be anything."""
 
 from __future__ import annotations
 

@@ -3,10 +3,9 @@ state left are eager's.
 
 The entry does its effects after the graph, so nothing of the program has happened when the graph fails, except what the
 graph itself wrote into its inputs. A backend that runs the graph's calls in order may have done such a write before the
-call that fails: the entry keeps copies of the inputs concerned (on the CPU; on an accelerator errors arrive late and
-end the process's use of it), and gives them back first. Where a call fails that nobody expected to, or inputs are too
-large to be copied, their versions tell whether one was written: then the error is final.
-"""
+call that fails. So the entry keeps copies of the inputs concerned, and gives them back first. That holds on the CPU: on
+an accelerator errors arrive late, and end the process's use of it. Where a call fails that nobody expected to, or
+inputs are too large to be copied, their versions tell whether one was written: then the error is final."""
 
 from __future__ import annotations
 

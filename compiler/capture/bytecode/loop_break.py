@@ -1,10 +1,9 @@
 """A graph break at a loop: the loop runs natively, its body and what follows it do not have to.
 
 `make_loop_break` is make_break (resume.py) for a whole loop. The function it makes restores the frame's state where the
-loop starts, and then iterates natively, calling `dispatch(region_function, ...)` for each iteration's body (regions.py)
-and, when the loop is left, by exhaustion or by any other way out, `dispatch(resume_function, ...)` for the code that
-follows.
-"""
+loop starts, and then iterates natively. It calls `dispatch(region_function, ...)` for each iteration's body
+(regions.py). When the loop is left, in whatever way, it calls `dispatch(resume_function, ...)` for the code that
+follows."""
 
 from __future__ import annotations
 

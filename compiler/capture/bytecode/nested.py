@@ -1,11 +1,10 @@
 """Leaving several frames at once: a graph break in a function that capture went through, within one or more calls.
 
 Each frame is left by a break function of its own (resume.make_break), which calls the next one in the place of its call
-instruction. So the one instruction runs under all its callers, with their tracebacks and handlers, and what follows it
-need not: a frame whose call lies under no handler does not resume but gives `Suspended`, and its caller passes that on.
+instruction. So the one instruction runs under all its callers, with their tracebacks and handlers. What follows it need
+not: a frame whose call lies under no handler gives `Suspended` in place of resuming, and its caller passes that on.
 `link` makes one function of what is suspended: it calls the innermost resume function and hands each result to the
-caller's, so that what follows the break in all these frames is captured as one.
-"""
+caller's, so that what follows the break in all these frames is captured as one."""
 
 from __future__ import annotations
 

@@ -4,13 +4,12 @@
 stands in its place:
 
 region   a function that runs one iteration of the loop's body. Its parameters are the locals that the body needs and,
-         for a `for` loop,
-         the value that the iterator gave; it returns a tuple `(exit_id, values...)`. exit_id 0 is the next iteration;
-         the others are the places outside the loop where an iteration may go (break, return, the loop test failing,
-         continue of an outer loop): there the host goes on with the original code. Handlers inside the body move into
-         the region. An exception that they do not handle passes through to the host, whose handlers around the loop
-         still apply; if those may read locals that the body has set, the region catches the exception, returns it with
-         the locals, and the host raises it again (without a traceback entry of its own).
+         for a `for` loop, the value that the iterator gave; it returns a tuple `(exit_id, values...)`. exit_id 0 is the
+         next iteration. The others are the places outside the loop where an iteration may go: break, return, the loop
+         test failing, continue of an outer loop. There the host goes on with the original code. Handlers inside the
+         body move into the region. An exception that they do not handle passes through to the host, whose handlers
+         around the loop still apply. If those may read locals that the body has set, the region catches the exception
+         and returns it with the locals. The host raises it again, without a traceback entry of its own.
 call     `dispatch(region_function, *arguments)`, the unpacking of the values into the locals, and a jump per exit_id.
 
 A local that an iteration may leave unbound travels as UNBOUND. Cells are shared through the region's closure. In

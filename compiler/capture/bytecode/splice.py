@@ -1,9 +1,8 @@
 """Making new functions out of parts of an existing one.
 
-A Splice collects instructions for a function whose frame holds some of the original's state: it lays out the slots
-(parameters, other locals, closure cells), copies original instructions with their slots renumbered, and emits glue:
-restoring an operand stack, packing it up again, calling through the integrator's dispatch.
-"""
+A Splice collects instructions for a function whose frame holds some of the original's state. It lays out the slots
+(parameters, other locals, closure cells) and copies original instructions with their slots renumbered. It emits glue,
+too: restoring an operand stack, packing it up again, calling through the integrator's dispatch."""
 
 from __future__ import annotations
 
@@ -95,8 +94,8 @@ def made_at_start(bytecode: Bytecode) -> set[int]:
 
 def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:
     """Cell and free slots that a function made of these instructions needs: those they mention, and every closure cell
-    of the original (zero-argument super() finds `__class__` in the frame, not in an instruction), and all if it may
-    look at its frame.
+    of the original. (Zero-argument super() finds `__class__` in the frame, not in an instruction.) All, if it may look
+    at its frame.
     """
     everything = looks_at_frame(bytecode)
     own = {
@@ -157,9 +156,9 @@ class Splice:
     """A function under construction. `params` become its positional parameters in order, `closure` (slots of the
     original that hold cells) its free variables.
 
-    What the original owns as a cell variable stays one: the cell comes in as a free variable of the same name and is
-    put into a cell slot, as an empty one raises UnboundLocalError where an empty free variable raises NameError. (Cells
-    of inlined comprehensions, which come and go, are free variables.)"""
+    What the original owns as a cell variable stays one. The cell comes in as a free variable of the same name and is
+    put into a cell slot: an empty one raises UnboundLocalError, an empty free variable NameError. (Cells of inlined
+    comprehensions, which come and go, are free variables.)"""
 
     def __init__(self, original: Bytecode, params: Sequence[Param], closure: Sequence[int], position: Position) -> None:
         self.original, self.params, self.closure = original, tuple(params), tuple(closure)

@@ -54,10 +54,9 @@ class GraphBreak:
 class CaptureResult:
     """Everything needed to build an Entry for one frame.
 
-    `source` is Python text that defines `def entry(__fn, <parameters of the frame>)`: it calls `graph_0(...)` (put into
-    `namespace` by the pipeline once the graph is compiled), replays the effects, and returns the frame's value or
-    calls `break_k`/`resume_k` functions that are in `namespace` already.
-    """
+    `source` is Python text that defines `def entry(__fn, <parameters of the frame>)`. The entry calls `graph_0(...)`,
+    which the pipeline puts into `namespace` once the graph is compiled, and replays the effects. Then it returns the
+    frame's value, or calls `break_k`/`resume_k` functions that are in `namespace` already."""
 
     code: CodeType | None  # None once the entry is built: the entry must not keep its own code alive
     guards: list[Guard]

@@ -1,9 +1,8 @@
 """Class lookups: what capture found under a name in a class and its bases, and what it did not find.
 
 Methods, descriptors and special methods (`__bool__`, `__len__`, `__getattr__`, ...) decide what a program means, the
-absent ones too. Each lookup in a class that may change is written down while a frame is captured; the frame relies on
-all of them by one CLASS guard per class, which costs nothing per call while the class stays as it is.
-"""
+absent ones too. Each lookup in a class that may change is written down while a frame is captured. The frame relies on
+all of them by one CLASS guard per class. It costs nothing per call while the class stays as it is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """torch.func: vmap, grad, vjp, jvp, jacobians, hessian.
 
-The function is captured once, on tensors as it sees them inside of the transform (slices for vmap), into the body of
-one TransformCall; the transform itself is torch's own and is applied to that body, when the graph runs or is traced.
-"""
+The function is captured once into the body of one TransformCall, on tensors as it sees them inside of the transform
+(slices for vmap). The transform itself is torch's own. It is applied to that body when the graph runs or is traced."""
 
 from __future__ import annotations
 

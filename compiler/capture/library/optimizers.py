@@ -3,8 +3,8 @@
 What is interpreted is torch's own `step`, written for single tensors: its arithmetic is eager's, and fusion is the
 compiler's business (foreach and fused ask for nothing else). What differs from any other Python function:
 
-* state that eager makes at the first step is made now, by torch's own `_init_group`, so that the first step and the
-  others are one graph;
+* state that eager makes at the first step is made now, by torch's own `_init_group`: the first step and the others are
+  one graph;
 * `lr` is a 0-dim input of the graph: a schedule changes a number, not the code. It is float64, as the Python number is;
 * a step counter is read as a tensor (float64, as arithmetic on the Python number would be), never as a constant.
 

@@ -1,6 +1,5 @@
-"""Functions of C that compare, add or call what they are given, written in Python: capture interprets these in their
-place, so that tensors, objects with operators of their own and containers from outside mean the same in them as
-anywhere.
+"""Functions of C that compare, add or call what they are given, written in Python. Capture interprets these in their
+place. So tensors, objects with operators of their own and containers from outside mean the same in them as anywhere.
 
 Algorithms follow the documentation of heapq, bisect, functools, itertools and operator: the order of comparisons and of
 calls is what programs can observe. Registered in native_library.py.

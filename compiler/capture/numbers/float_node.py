@@ -1,9 +1,8 @@
 """FloatNode: a Python float of the program that may differ from call to call.
 
-It stands behind a torch.SymFloat. Arithmetic with constants stays symbolic (`scale * 2`, `1 - beta`), as a Source that
-computes it again at each call; comparisons with constants become facts that the guard checks; tensor arithmetic takes
-it as a scalar input of the graph (`scalars.py`). Any other use needs the number itself: it is pinned, and
-guarded by its value.
+It stands behind a torch.SymFloat. Arithmetic with constants stays symbolic (`scale * 2`, `1 - beta`): a Source computes
+it again at each call. Comparisons with constants become facts that the guard checks. Tensor arithmetic takes it as a
+scalar input of the graph (`scalars.py`). Any other use needs the number itself: it is pinned, and guarded by its value.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Masks of bits in Triton (ops/mask_bits.py): truth values that lie together in a tile are packed and unpacked in the
-registers of the thread that holds them; what lies apart reads its byte, and changes its bit in the word, one by one."""
+"""Masks of bits in Triton (ops/mask_bits.py). Truth values that lie together in a tile are packed and unpacked in the
+registers of the thread that holds them. What lies apart reads its byte, and changes its bit in the word, one by one."""
 
 from __future__ import annotations
 

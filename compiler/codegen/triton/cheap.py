@@ -3,10 +3,9 @@
 A kernel over bfloat16 moves an element in the time of some 27 instructions on an H200; libdevice's erf or tanh alone
 take as many. Where a value flows only into stores and conversions of bfloat16 or float16, its last bits are lost
 anyway: there the forms of this file serve, whose relative error is below 1e-6. `needs_precision` says which values stay
-exact: those that reach a float32 store, an index, or a comparison. Where factors alone stand between GELU or its
-derivative and a rounding (`rounded_to`), the polynomials of ../gelu.py serve, whose error is a tenth of the rounding's:
-one instruction of the slow unit, where the forms by erf take two and three.
-"""
+exact: those that reach a float32 store, an index, or a comparison. Factors alone may stand between GELU or its
+derivative and a rounding (`rounded_to`). Then the polynomials of ../gelu.py serve, whose error is a tenth of the
+rounding's. They take one instruction of the slow unit, where the forms by erf take two and three."""
 
 from __future__ import annotations
 

@@ -660,8 +660,8 @@ class Printer:
     def _variance(
         self, number: int, first: Stage, second: Stage, names: Names, masks: dict[str, str], start: str, end: str
     ) -> list[str]:
-        """A row's sum and the sum of its squared distances from the mean in one pass (Welford): each lane of the tile
-        keeps a mean and the squares around it, and lanes are brought to the common mean at the end."""
+        """A row's sum and the sum of its squared distances from the mean in one pass (Welford). Each lane of the tile
+        keeps a mean and the squares around it. Lanes are brought to the common mean at the end."""
         total, squares = first.accs[0], second.accs[0]
         head, inner = self._head(first.axes, masks)
         v = self._values(first, names, inner, number + 1)

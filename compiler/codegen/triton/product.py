@@ -3,8 +3,8 @@ multiply.
 
 `find_product` recognises such a kernel by its structure: a sum of products of two values of 16 bits, one that the
 columns and one that the rows of the result do not matter to. Either may be computed from what lies in memory (weights
-of few bits are unpacked on their way: the prologue); what follows the sum (a bias, an activation, a residual) is
-computed on the tile before it is stored (the epilogue). Products of 16 bits are exact in float32, so that nothing but
+of few bits are unpacked on their way): the prologue. What follows the sum (a bias, an activation, a residual) is
+computed on the tile before it is stored: the epilogue. Products of 16 bits are exact in float32, so that nothing but
 the order of additions differs from a plain loop. Rows, columns or the sum may be in groups that have a matrix each
 (grouped.py).
 

@@ -1,8 +1,8 @@
 """Kernels of few rows: each stage is a launch, whose programs take SPLIT pieces of a row and leave partial results.
 
-Where memory runs along the kept axes (sums over leading dimensions: bias gradients, batch norms) partial results lie
-piece by piece, so that neighbours are written and read together, and one small launch folds them before another pass
-over the rows, all of whose programs would have to; it computes what follows from the results alone as well.
+Memory may run along the kept axes (sums over leading dimensions: bias gradients, batch norms). Then partial results lie
+piece by piece, so that neighbours are written and read together. One small launch folds them before another pass over
+the rows, all of whose programs would have to fold otherwise. It computes what follows from the results alone as well.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Decompositions that torch itself has, run on tensors without data and recorded like any other code.
 
-torch's own table serves several compilers; most entries of it round, lay out or promote in other ways than the eager
-kernel does, so only those are listed here that the table of operators (tests/ops) showed to be right, and that run no
-slower than eager's kernel. (Resampling, reflecting pads and the like are right, too, but gather element by element what
-eager copies in whole rows.)
-"""
+torch's own table serves several compilers. Most of its entries round, lay out or promote in other ways than the eager
+kernel does. Listed here are those that the table of operators (tests/ops) showed to be right, and that run no slower
+than eager's kernel. (Resampling, reflecting pads and the like are right, too, but gather element by element what eager
+copies in whole rows.)"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Jagged nested tensors (torch.nested, `layout=torch.jagged`) as the tensors inside of them.
 
-A graph never has a nested tensor: a `JaggedCall` takes values, offsets and lengths, puts nested tensors together, calls
-torch's function on them, and gives the tensors inside of what comes back. torch says by a table of functions over
-values what operators do with nested tensors, below autograd. Here these functions run above it. So autograd sees plain
-tensors alone, gradients are those of the values, and no formula for nested tensors is needed.
+A graph never has a nested tensor. A `JaggedCall` takes values, offsets and lengths, and puts nested tensors together.
+It calls torch's function on them, and gives the tensors inside of what comes back. torch says by a table of functions
+over values what operators do with nested tensors, below autograd. Here these functions run above it. So autograd sees
+plain tensors alone, gradients are those of the values, and no formula for nested tensors is needed.
 
 The size of the ragged dimension is torch's own: a number that is equal to itself alone, kept by the tensor of offsets.
 """

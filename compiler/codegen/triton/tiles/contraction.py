@@ -1,6 +1,6 @@
-"""Kernels of contractions (templates.Contraction): a program holds a tile of rows, goes through the keys tile by tile,
-makes the inner products of both there, computes from them what the columns are multiplied with, and adds that up for
-each sum.
+"""Kernels of contractions (templates.Contraction). A program holds a tile of rows and goes through the keys tile by
+tile. There it makes the inner products of both, computes from them what the columns are multiplied with, and adds that
+up for each sum.
 
 What a tile of keys is read for, as an operand of a product and as columns, is read once. Conditions outside of which
 everything is 0 bound the loop (row_tiles.py). What keeps a softmax of the row goes on in softmax.py.

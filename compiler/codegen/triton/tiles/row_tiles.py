@@ -69,8 +69,9 @@ def bound_of(value: Value, t: Any) -> Bound | None:
 
 
 def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
-    """Those conditions for which it pays to look first between which keys they hold at all, tile by tile: what is no
-    bound, and takes no memory of its own for each score (documents of a packed sequence, lengths, prefixes, chunks)."""
+    """Those conditions for which it pays to look first between which keys they hold at all, tile by tile. They are no
+    bounds, and take no memory of their own for each score: documents of a packed sequence, lengths, prefixes, chunks.
+    """
     key, rows = t.keys.symbol.name, {row.symbol.name for row in t.rows}
 
     def is_cheap(value: Value) -> bool:
