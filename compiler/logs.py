@@ -143,16 +143,16 @@ def _graph_text(title: str, graph: Any, inputs: Any = ()) -> str:
     return "\n".join(out)
 
 
-def _graph(e: Any, more: bool) -> str:
-    return _graph_text(f"captured graph of {_frame(e)}", e.graph.graph_module, e.graph.inputs)
+def _graph(event: Any, more: bool) -> str:
+    return _graph_text(f"captured graph of {_frame(event)}", event.graph.graph_module, event.graph.inputs)
 
 
-def _aten(e: Any, more: bool) -> str:
-    return _graph_text(f"aten graph {e.facts.get('name') or ''}".rstrip(), e.graph_module)
+def _aten(event: Any, more: bool) -> str:
+    return _graph_text(f"aten graph {event.facts.get('name') or ''}".rstrip(), event.graph_module)
 
 
-def _break(e: Any, more: bool) -> str:
-    b = e.brk
+def _break(event: Any, more: bool) -> str:
+    b = event.brk
     code = b.code or source_line(b.file, b.line).rstrip("\n")
     out = [f"graph break at {b.file}:{b.line} in {b.function or '?'}: {b.reason}", f"    {code.strip()}"]
     if b.remedy:
@@ -173,51 +173,52 @@ def _guards(result: Any, more: bool) -> str:
     return "\n".join(out)
 
 
-def _recompile(e: Any, more: bool) -> str:
+def _recompile(event: Any, more: bool) -> str:
     from .report.words import failure_subject, failure_words
 
     out = []
-    for f in e.failures if more else e.failures[:1]:
+    for f in event.failures if more else event.failures[:1]:
         expected, got = failure_words(f)
         what = ".".join(filter(None, failure_subject(f)))
         at = f" ({f.guard.file}:{f.guard.line})" if f.guard.line else ""
-        out.append(f"recompiling {_frame(e)}: {what}: {expected} → {got}{at}")
+        out.append(f"recompiling {_frame(event)}: {what}: {expected} → {got}{at}")
         if f.suggestion:
             out.append(f"    {f.suggestion}")
     return "\n".join(out)
 
 
-def _limit(e: Any, more: bool) -> str:
-    return f"{_frame(e)} reached the recompile limit ({e.limit}): it runs eager from now on"
+def _limit(event: Any, more: bool) -> str:
+    return f"{_frame(event)} reached the recompile limit ({event.limit}): it runs eager from now on"
 
 
-def _kernel_code(e: Any, more: bool) -> str:
-    return f"kernel {e.name} ({e.facts.get('language') or 'cpp'})\n{e.source}"
+def _kernel_code(event: Any, more: bool) -> str:
+    return f"kernel {event.name} ({event.facts.get('language') or 'cpp'})\n{event.source}"
 
 
-def _entry_code(e: Any, more: bool) -> str:
-    source = getattr(getattr(e.facts.get("entry"), "meta", None), "source", "")
-    return f"entry of {_frame(e)}\n{source}" if source else ""
+def _entry_code(event: Any, more: bool) -> str:
+    source = getattr(getattr(event.facts.get("entry"), "meta", None), "source", "")
+    return f"entry of {_frame(event)}\n{source}" if source else ""
 
 
-def _fused(e: Any, more: bool) -> str:
-    k = e.facts.get("kernel")
+def _fused(event: Any, more: bool) -> str:
+    k = event.facts.get("kernel")
     why = list(getattr(k, "fused_because", None) or ())
-    return f"{e.name}: {', '.join(map(str, e.facts.get('origins') or getattr(k, 'origins', ()) or ()))}" + "".join(
-        f"\n    {w}" for w in why
+    return (
+        f"{event.name}: {', '.join(map(str, event.facts.get('origins') or getattr(k, 'origins', ()) or ()))}"
+        + "".join(f"\n    {w}" for w in why)
     )
 
 
-def _unfused(e: Any, more: bool) -> str:
-    rows = e.facts.get("unfused") or () if more else ()
+def _unfused(event: Any, more: bool) -> str:
+    rows = event.facts.get("unfused") or () if more else ()
     return "\n".join(f"not fused: {a} and {b}: {why}" for a, b, why in rows)
 
 
-def _autotune(e: Any, more: bool) -> str:
+def _autotune(event: Any, more: bool) -> str:
     from .report.facts.stated_rows import trial
 
-    trials = sorted(map(trial, e.trials), key=lambda t: (t.seconds is None, t.seconds))
-    out = [f"{plural(len(trials), 'candidate')} for {getattr(e.kernel, 'name', e.kernel)}"]
+    trials = sorted(map(trial, event.trials), key=lambda t: (t.seconds is None, t.seconds))
+    out = [f"{plural(len(trials), 'candidate')} for {getattr(event.kernel, 'name', event.kernel)}"]
     for t in trials if more else trials[:5]:
         out.append(
             f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {t.words()}" + (f"  {t.error}" if t.error else "")
@@ -225,23 +226,23 @@ def _autotune(e: Any, more: bool) -> str:
     return "\n".join(out)
 
 
-def _schedule(e: Any, more: bool) -> str:
+def _schedule(event: Any, more: bool) -> str:
     kernels = (
-        [getattr(k, "name", str(k)) for k in e.facts.get("kernels") or ()]
-        if not isinstance(e.facts.get("kernels"), int)
-        else [str(e.kernels)]
+        [getattr(k, "name", str(k)) for k in event.facts.get("kernels") or ()]
+        if not isinstance(event.facts.get("kernels"), int)
+        else [str(event.kernels)]
     )
     memory = {
-        key: value for key, value in (e.facts.get("memory") or {}).items() if more or key not in ("buffers", "plan")
+        key: value for key, value in (event.facts.get("memory") or {}).items() if more or key not in ("buffers", "plan")
     }
     return (
         f"kernels: {', '.join(kernels) or 'none'}\n    library calls:"
-        f" {', '.join(map(str, e.facts.get('extern') or ())) or 'none'}\n    memory: {memory}"
+        f" {', '.join(map(str, event.facts.get('extern') or ())) or 'none'}\n    memory: {memory}"
     )
 
 
-def _frame(e: Any) -> str:
-    f = e.facts.get("frame")
+def _frame(event: Any) -> str:
+    f = event.facts.get("frame")
     return str(getattr(f, "co_qualname", None) or f or "?")
 
 

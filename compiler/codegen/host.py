@@ -158,8 +158,8 @@ class _HostPrinter:
                 raise InternalError(f"host plan: buffer {buffer.name} is used before it is made")
         return name
 
-    def _size(self, e: Any) -> str:
-        return as_expr(e).py()
+    def _size(self, expr: Any) -> str:
+        return as_expr(expr).py()
 
     def _tuple(self, xs: Any) -> str:
         items = [self._size(x) for x in xs]

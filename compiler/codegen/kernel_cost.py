@@ -36,9 +36,9 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
     read at computed positions alone as many elements as are read; sums over a group each element of one.
     """
 
-    def at_hints(e: Any) -> int:
+    def at_hints(expr: Any) -> int:
         try:
-            return int(as_expr(e).eval(kernel.hints))
+            return int(as_expr(expr).eval(kernel.hints))
         except KeyError:
             return 0
 

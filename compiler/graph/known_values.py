@@ -81,9 +81,9 @@ def know_made(out: Any, make: Callable, args: list, kwargs: dict) -> None:
         _attach(out, lambda: make(*args, **{**kwargs, "device": "cpu"}))
 
 
-def know_literal(t: Any, value: torch.Tensor) -> None:
-    """`t` stands for a tensor that tracing has made of plain numbers, and that nothing writes to."""
-    _attach(t, value.cpu)
+def know_literal(tensor: Any, value: torch.Tensor) -> None:
+    """`tensor` stands for a tensor that tracing has made of plain numbers, and that nothing writes to."""
+    _attach(tensor, value.cpu)
 
 
 _MAKERS = frozenset(
@@ -124,8 +124,8 @@ def _attach(out: Any, compute: Callable[[], Any]) -> None:
             t.tt_storage.known = True
 
 
-def _may_be_known(t: Any) -> bool:
-    meta = t.tt_meta
-    if t.requires_grad or any(type(size) is not int for size in meta.shape) or t.numel() > FEW:
+def _may_be_known(tensor: Any) -> bool:
+    meta = tensor.tt_meta
+    if tensor.requires_grad or any(type(size) is not int for size in meta.shape) or tensor.numel() > FEW:
         return False
     return meta.device.type == "cpu" or not (meta.dtype.is_floating_point or meta.dtype.is_complex)

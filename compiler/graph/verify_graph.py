@@ -19,8 +19,8 @@ __all__ = ["verify"]
 aten = torch.ops.aten
 
 
-def _fail(n: Any, what: str) -> None:
-    raise VerifyError(f"graph stage: {n}: {what}")
+def _fail(node: Any, what: str) -> None:
+    raise VerifyError(f"graph stage: {node}: {what}")
 
 
 def verify(aten_graph: AtenGraph) -> None:

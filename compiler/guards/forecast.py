@@ -109,13 +109,13 @@ def _first_failure(guards: Sequence[Guard], described: Mapping[str, Any]) -> tup
     return -1, None, assumed
 
 
-def _bind(e: Any, got: int, least: int, bindings: dict[str, int]) -> Any:
+def _bind(expr: Any, got: int, least: int, bindings: dict[str, int]) -> Any:
     """What a symbol should have been, or None where it fits."""
-    if e.name in bindings:
-        return None if bindings[e.name] == got else bindings[e.name]
+    if expr.name in bindings:
+        return None if bindings[expr.name] == got else bindings[expr.name]
     if got < least:
-        return f"{e.name} >= {least}"
-    bindings[e.name] = got
+        return f"{expr.name} >= {least}"
+    bindings[expr.name] = got
     return None
 
 

@@ -149,13 +149,13 @@ class Lowering:
         data = (spec.type, word, normal, inference, bool(spec.requires_grad), dims, spec.storage_offset, spec.data_ptr)
         return self._make("C_TENSOR", obj=spec, data=data, ask=ask, **common)
 
-    def _dim(self, e: Any) -> tuple[int, int]:
-        if isinstance(e, int):
-            return 1, int(e)
-        return (3 if is_unbacked(e.name) else 2, self.symbol[e.name]) if is_symbol(e) else (0, 0)
+    def _dim(self, expr: Any) -> tuple[int, int]:
+        if isinstance(expr, int):
+            return 1, int(expr)
+        return (3 if is_unbacked(expr.name) else 2, self.symbol[expr.name]) if is_symbol(expr) else (0, 0)
 
-    def _expr(self, e: Any) -> tuple | None:
-        return stack_code(e, self.symbol, self.ops)
+    def _expr(self, expr: Any) -> tuple | None:
+        return stack_code(expr, self.symbol, self.ops)
 
 
 # ---- what C asks Python
@@ -182,10 +182,10 @@ def _sizes_asker_swapped(payload: tuple) -> Callable[[Any, dict], bool]:
     return lambda value, bindings: ask(bindings, value)
 
 
-def _expr_asker(e: Any) -> Callable[[dict], bool]:
+def _expr_asker(expr: Any) -> Callable[[dict], bool]:
     def ask(bindings: dict) -> bool:
         try:
-            return bool(e.eval(bindings)) if hasattr(e, "eval") else bool(e)
+            return bool(expr.eval(bindings)) if hasattr(expr, "eval") else bool(expr)
         except ZeroDivisionError:
             return False
 

@@ -55,25 +55,27 @@ def parameters_of(root: Any) -> list[Any]:
     return [param for state in states_of(root) for group in groups_of(state) for param in group.fsdp_params]
 
 
-def has_gradient(p: Any) -> bool:
+def has_gradient(param: Any) -> bool:
     """Whether the hooks have left a gradient of a whole parameter, which is to be exchanged later."""
-    whole = getattr(p, "_unsharded_param", None)
+    whole = getattr(param, "_unsharded_param", None)
     return whole is not None and whole.grad is not None
 
 
-def keeps_apart(p: Any) -> bool:
+def keeps_apart(param: Any) -> bool:
     """Whether FSDP2 keeps gradients that it exchanges later apart from the parameter's own (until torch 2.14)."""
-    return not isinstance(getattr(type(p), "unsharded_accumulated_grad", None), property)
+    return not isinstance(getattr(type(param), "unsharded_accumulated_grad", None), property)
 
 
-def kept_of(p: Any) -> Any:
+def kept_of(param: Any) -> Any:
     """The whole gradient that FSDP2 keeps of a parameter, to be exchanged later: of a DTensor its local tensor."""
-    return None if p.unsharded_accumulated_grad is None else p.unsharded_accumulated_grad_data
+    return None if param.unsharded_accumulated_grad is None else param.unsharded_accumulated_grad_data
 
 
-def placed_before(p: Any) -> Any:
+def placed_before(param: Any) -> Any:
     """How a parameter was placed as a DTensor when FSDP2 sharded its local tensor."""
-    return p._unsharded_dtensor_spec if hasattr(p, "_unsharded_dtensor_spec") else p._tp_spec  # (of an older torch)
+    return (
+        param._unsharded_dtensor_spec if hasattr(param, "_unsharded_dtensor_spec") else param._tp_spec
+    )  # (of an older torch)
 
 
 _SIMPLE = (bool, type(None), enum.Enum)

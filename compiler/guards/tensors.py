@@ -31,9 +31,9 @@ def is_hooked(leaf: torch.Tensor) -> bool:
     return node is not None and node.is_hooked(leaf)
 
 
-def is_symbol(e: Any) -> bool:
+def is_symbol(expr: Any) -> bool:
     """Whether a size is a bare symbol, which a guard binds."""
-    return getattr(e, "op", None) == "sym"
+    return getattr(expr, "op", None) == "sym"
 
 
 class KeyTemplate:

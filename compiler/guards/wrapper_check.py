@@ -40,8 +40,8 @@ class InnerTensor:
     def __name__(self) -> str:
         return f"inner tensor {self.name}"
 
-    def __call__(self, t: Any) -> Any:
-        return getattr(t, self.name, None)
+    def __call__(self, tensor: Any) -> Any:
+        return getattr(tensor, self.name, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,24 +59,24 @@ class PlacedAs:
         return other is known or type(other) is type(known) and other == known
 
 
-def gradient(t: Any) -> Any:
+def gradient(tensor: Any) -> Any:
     """Asks a wrapper, whose class leaves that to torch, for its gradient."""
-    return t.grad
+    return tensor.grad
 
 
-def is_leaf(t: Any) -> bool:
+def is_leaf(tensor: Any) -> bool:
     """Likewise, for whether it is a leaf."""
-    return t.is_leaf
+    return tensor.is_leaf
 
 
-def tensor_hooks(t: Any) -> Any:
+def tensor_hooks(tensor: Any) -> Any:
     """Likewise, for the hooks that are called with its gradient."""
-    return t._backward_hooks
+    return tensor._backward_hooks
 
 
-def accumulation_hooks(t: Any) -> Any:
+def accumulation_hooks(tensor: Any) -> Any:
     """Likewise, for those that are called once its gradient is accumulated."""
-    return t._post_accumulate_grad_hooks
+    return tensor._post_accumulate_grad_hooks
 
 
 def _are(found: Any, known: Any) -> bool:
@@ -95,76 +95,87 @@ class WrapperCheck:
 
     __name__ = "wrapper"
 
-    def __init__(self, t: Any, shape: tuple, stride: tuple | str):
-        names, context = t.__tensor_flatten__()
+    def __init__(self, tensor: Any, shape: tuple, stride: tuple | str):
+        names, context = tensor.__tensor_flatten__()
         self.names = tuple(names)
-        self.others = tuple(name for name in names if not isinstance(getattr(t, name), torch.Tensor))
-        parts = self._parts(t, context)
+        self.others = tuple(name for name in names if not isinstance(getattr(tensor, name), torch.Tensor))
+        parts = self._parts(tensor, context)
         self.context = snapshot(parts)
         self.fits: list | None = parts if lasts(tuple(parts)) else None
-        self.facts = self._facts(t)
+        self.facts = self._facts(tensor)
         self.shape, self.stride = shape, stride
-        self.whole = f"{type(t).__module__}.{type(t).__qualname__}" in _CONTEXT_SAYS_ALL and not has_tangent(t)
+        self.whole = f"{type(tensor).__module__}.{type(tensor).__qualname__}" in _CONTEXT_SAYS_ALL and not has_tangent(
+            tensor
+        )
         self.sizes = shape if all(type(size) is int for size in shape) else None
-        read = _CONTEXT_SAYS_ALL.get(f"{type(t).__module__}.{type(t).__qualname__}")
-        self.read = read if read is not None and self.whole and self._reads_parts(read, t) else None
+        read = _CONTEXT_SAYS_ALL.get(f"{type(tensor).__module__}.{type(tensor).__qualname__}")
+        self.read = read if read is not None and self.whole and self._reads_parts(read, tensor) else None
 
-    def _reads_parts(self, read: Any, t: Any) -> bool:
+    def _reads_parts(self, read: Any, tensor: Any) -> bool:
         """Whether `read` gives the parts as this version of the class has them."""
         try:
-            found = read(t)
+            found = read(tensor)
         except AttributeError:
             return False
         return self.fits is not None and self.fits[0] and _are(found, self.fits[1:])
 
-    def _parts(self, t: Any, context: Any) -> list:
+    def _parts(self, tensor: Any, context: Any) -> list:
         """The parts of the context, and what inside is no tensor."""
         parts = [True, *context] if type(context) is tuple else [False, context]
         for name in self.others:
-            parts.append(getattr(t, name))
+            parts.append(getattr(tensor, name))
         return parts
 
-    def _facts(self, t: Any) -> tuple:
-        return t.dtype, t.device, t.layout, t.requires_grad, t.is_conj(), t.is_neg(), t.dim(), has_tangent(t)
+    def _facts(self, tensor: Any) -> tuple:
+        return (
+            tensor.dtype,
+            tensor.device,
+            tensor.layout,
+            tensor.requires_grad,
+            tensor.is_conj(),
+            tensor.is_neg(),
+            tensor.dim(),
+            has_tangent(tensor),
+        )
 
-    def __call__(self, t: Any) -> bool:
+    def __call__(self, tensor: Any) -> bool:
         fits, read = self.fits, self.read
-        if fits is not None and read is not None and forward_ad._current_level < 0 and _are(read(t), fits[1:]):
+        if fits is not None and read is not None and forward_ad._current_level < 0 and _are(read(tensor), fits[1:]):
             return True
-        return self.whole and not has_tangent(t) and self._made_of_the_same(t) or not self.difference(t)
+        return self.whole and not has_tangent(tensor) and self._made_of_the_same(tensor) or not self.difference(tensor)
 
-    def _made_of_the_same(self, t: Any) -> bool:
-        parts = self._parts(t, t.__tensor_flatten__()[1])
+    def _made_of_the_same(self, tensor: Any) -> bool:
+        parts = self._parts(tensor, tensor.__tensor_flatten__()[1])
         return self.fits is not None and _are(parts, self.fits)
 
-    def difference(self, t: Any) -> str:
+    def difference(self, tensor: Any) -> str:
         """What differs first, in words; "" where nothing does."""
         try:
             with torch._C.DisableTorchFunctionSubclass():
-                return self._difference(t)
+                return self._difference(tensor)
         except Exception as e:  # of the class's own code
             return f"__tensor_flatten__, which raises {type(e).__name__}"
 
-    def _difference(self, t: Any) -> str:
-        facts = self._facts(t)
+    def _difference(self, tensor: Any) -> str:
+        facts = self._facts(tensor)
         if facts != self.facts:
             return next(what for what, found, wanted in zip(_FACTS, facts, self.facts) if found != wanted)
-        names, context = t.__tensor_flatten__()
+        names, context = tensor.__tensor_flatten__()
         if tuple(names) != self.names:
             return "the names of the inner tensors"
-        if not self._made_of_the_same(t):
-            parts = self._parts(t, context)
+        if not self._made_of_the_same(tensor):
+            parts = self._parts(tensor, context)
             if any(isinstance(part, torch.Tensor) for part in parts) or snapshot(parts) != self.context:
                 return "the flatten context"
             self.fits = parts if lasts(tuple(parts)) else None
         if self.sizes is not None:
-            if t.shape != self.sizes:
+            if tensor.shape != self.sizes:
                 return "shape"
         else:
-            for size, wanted in zip(t.shape, self.shape):
-                if size != (wanted if type(wanted) is int else getattr(t, wanted[0]).shape[wanted[1]]):
+            for size, wanted in zip(tensor.shape, self.shape):
+                if size != (wanted if type(wanted) is int else getattr(tensor, wanted[0]).shape[wanted[1]]):
                     return "shape"
         if self.stride == "contiguous":
-            return "" if t.is_contiguous() else "stride"
-        same = t.stride() == (self.stride if type(self.stride) is tuple else getattr(t, self.stride).stride())
+            return "" if tensor.is_contiguous() else "stride"
+        same = tensor.stride() == (self.stride if type(self.stride) is tuple else getattr(tensor, self.stride).stride())
         return "" if same else "stride"

@@ -61,16 +61,16 @@ class Dropout:
         items = {user.args[1]: user for user in n.users if user.target is operator.getitem}
         return cls(items[0], None, items[1], 1 / (1 - n.args[1])) if len(items) == 2 == len(n.users) else None
 
-    def scales(self, n: Any) -> bool:
+    def scales(self, node: Any) -> bool:
         """Whether a value is what backward multiplies with."""
         if self.factor is not None:
-            return n is self.factor
+            return node is self.factor
         return (
-            n.target is aten.mul.Tensor
-            and isinstance(n.args[1], float)
-            and math.isclose(n.args[1], self.scale, rel_tol=1e-5)
-            and n.args[0].target is aten._to_copy.default
-            and n.args[0].args[0] is self.mask
+            node.target is aten.mul.Tensor
+            and isinstance(node.args[1], float)
+            and math.isclose(node.args[1], self.scale, rel_tol=1e-5)
+            and node.args[0].target is aten._to_copy.default
+            and node.args[0].args[0] is self.mask
         )
 
 
@@ -123,18 +123,22 @@ def row_sums(aten_graph: AtenGraph) -> list[Node]:
     return [node for node in aten_graph.graph.nodes if node.target is aten.sum.dim_IntList]
 
 
-def _is_cast(n: Any) -> bool:
-    return n.target is aten._to_copy.default and not set(n.kwargs) - {"dtype"} and n.meta["val"].dtype.is_floating_point
+def _is_cast(node: Any) -> bool:
+    return (
+        node.target is aten._to_copy.default
+        and not set(node.kwargs) - {"dtype"}
+        and node.meta["val"].dtype.is_floating_point
+    )
 
 
-def _is_elementwise(n: Any) -> bool:
-    return n.op == "call_function" and (
-        n.target in _VIEWS
-        or _is_cast(n)
-        or isinstance(n.target, torch._ops.OpOverload)
-        and torch.Tag.pointwise in n.target.tags
-        and torch.Tag.nondeterministic_seeded not in n.target.tags
-        or n.target is aten.where.self
+def _is_elementwise(node: Any) -> bool:
+    return node.op == "call_function" and (
+        node.target in _VIEWS
+        or _is_cast(node)
+        or isinstance(node.target, torch._ops.OpOverload)
+        and torch.Tag.pointwise in node.target.tags
+        and torch.Tag.nondeterministic_seeded not in node.target.tags
+        or node.target is aten.where.self
     )
 
 
@@ -145,14 +149,14 @@ def _made_by(n: Any) -> Any:
     return n
 
 
-def _over_rows(n: Any, op: Any) -> bool:
+def _over_rows(node: Any, op: Any) -> bool:
     """Whether a node reduces the last dimension, and keeps it."""
     return (
-        isinstance(n, Node)
-        and n.target is op
-        and len(n.args) == 3
-        and bool(n.args[2])
-        and list(n.args[1]) in ([-1], [len(n.args[0].meta["val"].shape) - 1])
+        isinstance(node, Node)
+        and node.target is op
+        and len(node.args) == 3
+        and bool(node.args[2])
+        and list(node.args[1]) in ([-1], [len(node.args[0].meta["val"].shape) - 1])
     )
 
 
@@ -343,8 +347,8 @@ def _from_product(score: Node, softmax: set[Node], after: set[Node]) -> list[Nod
 def _worth(aten_graph: AtenGraph, result: Node, product: Node, p: Node) -> bool:
     hints = aten_graph.env.hints if aten_graph.env is not None else {}
 
-    def hint(n: Any) -> int:
-        return n if isinstance(n, int) else int(n.eval(hints))
+    def hint(node: Any) -> int:
+        return node if isinstance(node, int) else int(node.eval(hints))
 
     meta: TensorMeta = product.meta["val"]
     operands = [_made_by(arg).meta["val"] for arg in product.args]

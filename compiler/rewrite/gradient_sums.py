@@ -84,12 +84,12 @@ def _part(node: Node) -> tuple[int, int, int] | None:
     return dim, lo, min(hi, shape[dim])
 
 
-def _zeros(n: Any) -> bool:
+def _zeros(node: Any) -> bool:
     return (
-        isinstance(n, Node)
-        and n.target is aten.full.default
-        and type(n.args[1]) in (int, float, bool)
-        and n.args[1] == 0
+        isinstance(node, Node)
+        and node.target is aten.full.default
+        and type(node.args[1]) in (int, float, bool)
+        and node.args[1] == 0
     )
 
 

@@ -37,17 +37,17 @@ def unused_share(aten_graph: AtenGraph) -> float:
     return (all_work - live_work) / all_work if all_work else 0.0
 
 
-def _work(n: Any, hints: dict[str, int]) -> int:
-    if not isinstance(n.target, torch._ops.OpOverload):  # takes one of several results
+def _work(node: Any, hints: dict[str, int]) -> int:
+    if not isinstance(node.target, torch._ops.OpOverload):  # takes one of several results
         return 0
-    packet = n.target.overloadpacket.__name__
-    if packet.startswith("empty") or gives_views(n.target):
+    packet = node.target.overloadpacket.__name__
+    if packet.startswith("empty") or gives_views(node.target):
         return 0  # makes no values
-    work = _CALL + _numel(n.meta.get("val"), hints)
-    if packet in _PRODUCTS and len(n.all_input_nodes) > 1:
-        factor = n.all_input_nodes[-2].meta.get("val")  # its last size is summed over
+    work = _CALL + _numel(node.meta.get("val"), hints)
+    if packet in _PRODUCTS and len(node.all_input_nodes) > 1:
+        factor = node.all_input_nodes[-2].meta.get("val")  # its last size is summed over
         if isinstance(factor, TensorMeta) and factor.shape:
-            work += _numel(n.meta.get("val"), hints) * _size(factor.shape[-1], hints) // _FLOPS
+            work += _numel(node.meta.get("val"), hints) * _size(factor.shape[-1], hints) // _FLOPS
     return work
 
 

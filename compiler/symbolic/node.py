@@ -395,8 +395,8 @@ def _expr(x: Any) -> Expr:
     return x.expr if isinstance(x, SymNode) else E.as_expr(x)
 
 
-def str_(e: Any) -> str:
-    return e.py() if isinstance(e, Expr) else repr(e)
+def str_(expr: Any) -> str:
+    return expr.py() if isinstance(expr, Expr) else repr(expr)
 
 
 def wrap(e: E.IntLike, env: "ShapeEnv") -> "int | torch.SymInt":

@@ -108,21 +108,21 @@ _NEVER_CHANGED = (
 )
 
 
-def make(writer: EntryWriter, v: Any) -> str:
+def make(writer: EntryWriter, value: Any) -> str:
     """An expression for a value that has no name in the entry yet, after the lines that it needs."""
-    of_type = _OF_TYPE.get(type(v))
+    of_type = _OF_TYPE.get(type(value))
     if of_type is not None:
-        return of_type(writer, v)
+        return of_type(writer, value)
     for fits, do in _OF_KIND:
-        if fits(writer, v):
-            return do(writer, v)
-    return _instance(writer, v)
+        if fits(writer, value):
+            return do(writer, value)
+    return _instance(writer, value)
 
 
-def _constant(writer: EntryWriter, v: Any) -> str:
+def _constant(writer: EntryWriter, value: Any) -> str:
     """The object itself, which lives on with the entry."""
-    writer.kept.append(v)
-    return writer.constant(v)
+    writer.kept.append(value)
+    return writer.constant(value)
 
 
 def _class(writer: EntryWriter, cls: type) -> str:
@@ -213,8 +213,8 @@ def _deque(writer: EntryWriter, v: collections.deque) -> str:
     return writer.assign(v, f"{writer.constant(type(v))}([{writer.sequence(v)}], {v.maxlen!r})")
 
 
-def _view(writer: EntryWriter, v: Any) -> str:
-    return writer.assign(v, f"{writer.value(dict(v.mapping))}.{_VIEWS[type(v)]}()")
+def _view(writer: EntryWriter, value: Any) -> str:
+    return writer.assign(value, f"{writer.value(dict(value.mapping))}.{_VIEWS[type(value)]}()")
 
 
 _VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
@@ -227,13 +227,12 @@ def _mapping_proxy(writer: EntryWriter, v: types.MappingProxyType) -> str:
     return writer.assign(v, f"{writer.constant(type(v))}({writer.value(gc.get_referents(v)[0])})")
 
 
-def _tuple_of_class(writer: EntryWriter, v: Any) -> str:
-    cls = type(v)
+def _tuple_of_class(writer: EntryWriter, value: Any) -> str:
+    cls = type(value)
     if cls.__module__ == "torch.return_types":
-        return writer.assign(v, f"{writer.constant(cls)}([{writer.sequence(tuple(v))}])")
-    return writer.assign(
-        v, f"tuple.__new__({writer.constant(cls)}, ({writer.sequence(tuple.__iter__(v))}{',' if len(v) == 1 else ''}))"
-    )
+        return writer.assign(value, f"{writer.constant(cls)}([{writer.sequence(tuple(value))}])")
+    parts = writer.sequence(tuple.__iter__(value)) + ("," if len(value) == 1 else "")
+    return writer.assign(value, f"tuple.__new__({writer.constant(cls)}, ({parts}))")
 
 
 # --- functions and what binds them
@@ -245,19 +244,19 @@ def _bound_method(writer: EntryWriter, v: types.MethodType) -> str:
     )
 
 
-def _native_method(writer: EntryWriter, v: Any) -> str:
-    if isinstance(v, types.BuiltinFunctionType) and not has_owner(v):
-        return _constant(writer, v)
-    return writer.assign(v, f"{writer.value(v.__self__)}.{v.__name__}")
+def _native_method(writer: EntryWriter, value: Any) -> str:
+    if isinstance(value, types.BuiltinFunctionType) and not has_owner(value):
+        return _constant(writer, value)
+    return writer.assign(value, f"{writer.value(value.__self__)}.{value.__name__}")
 
 
-def has_owner(v: Any) -> bool:
+def has_owner(value: Any) -> bool:
     """Whether a native function is bound to an object, not to its module or class."""
-    return not isinstance(native_owner(v), (types.ModuleType, type(None), type))
+    return not isinstance(native_owner(value), (types.ModuleType, type(None), type))
 
 
-def _static_method(writer: EntryWriter, v: Any) -> str:
-    return writer.assign(v, f"{writer.constant(type(v))}({writer.value(v.__func__)})")
+def _static_method(writer: EntryWriter, value: Any) -> str:
+    return writer.assign(value, f"{writer.constant(type(value))}({writer.value(value.__func__)})")
 
 
 def _partial(writer: EntryWriter, v: functools.partial) -> str:
@@ -265,8 +264,8 @@ def _partial(writer: EntryWriter, v: functools.partial) -> str:
     return writer.assign(v, f"{writer.constant(functools.partial)}({given})")
 
 
-def _super(writer: EntryWriter, v: Any) -> str:
-    return writer.assign(v, f"super({writer.value(v.__thisclass__)}, {writer.value(v.__self__)})")
+def _super(writer: EntryWriter, value: Any) -> str:
+    return writer.assign(value, f"super({writer.value(value.__thisclass__)}, {writer.value(value.__self__)})")
 
 
 def _cell(writer: EntryWriter, v: types.CellType) -> str:
@@ -331,16 +330,16 @@ def _function(writer: EntryWriter, v: types.FunctionType) -> str:
 
 
 # --- what is told by more than its exact type
-def _is_unbound(writer: EntryWriter, v: Any) -> bool:
-    return v is UNBOUND
+def _is_unbound(writer: EntryWriter, value: Any) -> bool:
+    return value is UNBOUND
 
 
-def _unbound(writer: EntryWriter, v: Any) -> str:
-    return writer.constant(v, "unbound")
+def _unbound(writer: EntryWriter, value: Any) -> str:
+    return writer.constant(value, "unbound")
 
 
-def _is_made_class(writer: EntryWriter, v: Any) -> bool:
-    return isinstance(v, type) and id(v) in writer.machine.world.made
+def _is_made_class(writer: EntryWriter, value: Any) -> bool:
+    return isinstance(value, type) and id(value) in writer.machine.world.made
 
 
 def _refuse_class(writer: EntryWriter, cls: type) -> str:
@@ -369,21 +368,21 @@ def _generator(writer: EntryWriter, v: InlineGenerator) -> str:
     return writer.assign(v, f"{writer.constant(itertools.accumulate)}({given})")
 
 
-def _is_running(writer: EntryWriter, v: Any) -> bool:
+def _is_running(writer: EntryWriter, value: Any) -> bool:
     """Whether it is an iterator that cannot be carried over a break."""
-    return isinstance(v, PythonIterator) or id(v) in writer.machine.origins
+    return isinstance(value, PythonIterator) or id(value) in writer.machine.origins
 
 
-def _refuse_running(writer: EntryWriter, v: Any) -> str:
-    raise Unrebuildable(v, f"a {type(v).__name__}")
+def _refuse_running(writer: EntryWriter, value: Any) -> str:
+    raise Unrebuildable(value, f"a {type(value).__name__}")
 
 
-def _is_library_constant(writer: EntryWriter, v: Any) -> bool:
-    return is_library_constant(v)
+def _is_library_constant(writer: EntryWriter, value: Any) -> bool:
+    return is_library_constant(value)
 
 
-def _never_changes(writer: EntryWriter, v: Any) -> bool:
-    return type(v) in _NEVER_CHANGED
+def _never_changes(writer: EntryWriter, value: Any) -> bool:
+    return type(value) in _NEVER_CHANGED
 
 
 def _of(*kinds: type) -> Callable[[EntryWriter, Any], bool]:
@@ -438,14 +437,14 @@ def _exception(writer: EntryWriter, error: BaseException) -> str:
     return name
 
 
-def _iterator(writer: EntryWriter, v: Any) -> str:
+def _iterator(writer: EntryWriter, value: Any) -> str:
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        parts = v.__reduce__()
+        parts = value.__reduce__()
     fn, args = parts[0], parts[1]
-    name = writer.assign(v, f"{writer.value(fn)}({writer.sequence(args)})")
+    name = writer.assign(value, f"{writer.value(fn)}({writer.sequence(args)})")
     if len(parts) > 2 and parts[2] is not None:
         writer.line(f"{name}.__setstate__({writer.value(parts[2])})")
     return name
@@ -461,9 +460,9 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _instance(writer: EntryWriter, v: Any) -> str:
+def _instance(writer: EntryWriter, value: Any) -> str:
     """An instance of a class written in Python, field by field, without its __init__."""
-    t = type(v)
+    t = type(value)
     native = next(b for b in t.__mro__ if not b.__flags__ & (1 << 9))  # the class of C that holds the content
     if (
         native not in _NATIVE_CONTENT
@@ -473,25 +472,27 @@ def _instance(writer: EntryWriter, v: Any) -> str:
             for b in t.__mro__
         )
     ):
-        raise Unrebuildable(v, f"a {t.__module__}.{t.__name__} made inside")
+        raise Unrebuildable(value, f"a {t.__module__}.{t.__name__} made inside")
     cls = _class(writer, t)
     base = next(
-        (b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(v, b)), object
+        (b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(value, b)), object
     )
-    kind = next((b for b in _CONTENT if isinstance(v, b)), None)
+    kind = next((b for b in _CONTENT if isinstance(value, b)), None)
     if base is object and kind is not None:
-        name = writer.assign(v, f"{kind.__name__}.__new__({cls}, {writer.value(_CONTENT[kind](v))})")
+        name = writer.assign(value, f"{kind.__name__}.__new__({cls}, {writer.value(_CONTENT[kind](value))})")
     else:
         maker = writer.constant(native) if native.__module__ != "builtins" else native.__name__
-        name = writer.assign(v, f"{maker}.__new__({cls})")
+        name = writer.assign(value, f"{maker}.__new__({cls})")
         if base is list:
-            writer.line(f"list.extend({name}, [{writer.sequence(list.__iter__(v))}])")
+            writer.line(f"list.extend({name}, [{writer.sequence(list.__iter__(value))}])")
         elif base is set:
-            writer.line(f"set.update({name}, [{writer.sequence(set.__iter__(v))}])")
+            writer.line(f"set.update({name}, [{writer.sequence(set.__iter__(value))}])")
         elif base is not object:
-            for k in base.__iter__(v):
-                writer.line(f"{maker}.__setitem__({name}, {writer.value(k)}, {writer.value(dict.__getitem__(v, k))})")
-    fields = getattr(v, "__dict__", None)
+            for k in base.__iter__(value):
+                writer.line(
+                    f"{maker}.__setitem__({name}, {writer.value(k)}, {writer.value(dict.__getitem__(value, k))})"
+                )
+    fields = getattr(value, "__dict__", None)
     if fields:
         given = ", ".join(f"{key!r}: {writer.value(field)}" for key, field in fields.items())
         writer.line(f"{name}.__dict__.update({{{given}}})")
@@ -503,7 +504,7 @@ def _instance(writer: EntryWriter, v: Any) -> str:
             mangled = (
                 f"_{owner.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
             )
-            x = getattr(v, mangled, MISSING)
+            x = getattr(value, mangled, MISSING)
             if x is not MISSING:
                 writer.line(f"object.__setattr__({name}, {mangled!r}, {writer.value(x)})")
     return name

@@ -35,18 +35,18 @@ def split_effects(effects: Iterable[Effect], made: Collection[int]) -> tuple[lis
     return lasting, attributes
 
 
-def _attribute(e: Effect) -> Attribute | None:
+def _attribute(effect: Effect) -> Attribute | None:
     """The attribute, where it lies in the object's own dict before and after."""
-    cls = type(e.target)
-    if cls.__setattr__ not in _PLAIN or not isinstance(getattr(e.target, "__dict__", None), dict):
+    cls = type(effect.target)
+    if cls.__setattr__ not in _PLAIN or not isinstance(getattr(effect.target, "__dict__", None), dict):
         return None
-    if hasattr(type(inspect.getattr_static(cls, e.name, None)), "__set__"):
+    if hasattr(type(inspect.getattr_static(cls, effect.name, None)), "__set__"):
         return None
-    if isinstance(e.target, torch.nn.Module):
-        registered = (e.target._parameters, e.target._buffers, e.target._modules)
-        if isinstance(e.value, (torch.nn.Parameter, torch.nn.Module)) or any(e.name in d for d in registered):
+    if isinstance(effect.target, torch.nn.Module):
+        registered = (effect.target._parameters, effect.target._buffers, effect.target._modules)
+        if isinstance(effect.value, (torch.nn.Parameter, torch.nn.Module)) or any(effect.name in d for d in registered):
             return None
     try:
-        return weakref.ref(e.target), e.name
+        return weakref.ref(effect.target), effect.name
     except TypeError:  # an object that nothing can hold weakly
         return None

@@ -93,9 +93,9 @@ def pop_jump_if_false(machine: Machine, frame: Frame, ins: Any) -> None:
         frame.pc = ins.target.index
 
 
-def _jumps(machine: Machine, frame: Frame, ins: Any, v: Any, jumps_if: bool) -> bool:
-    decided = asserted(machine, frame, v, jumps_if, ins.target.index)
-    return machine.truth(v) is jumps_if if decided is None else decided
+def _jumps(machine: Machine, frame: Frame, ins: Any, value: Any, jumps_if: bool) -> bool:
+    decided = asserted(machine, frame, value, jumps_if, ins.target.index)
+    return machine.truth(value) is jumps_if if decided is None else decided
 
 
 @handler("POP_JUMP_IF_NONE")

@@ -107,24 +107,24 @@ def _size_of(keeper: Any) -> None:
         _tensor_symint_registry[keeper] = torch.SymInt(RaggedNode(size.node.t_id, 1))
 
 
-def jagged_parts(t: Any) -> tuple:
+def jagged_parts(tensor: Any) -> tuple:
     """(values, offsets, lengths): None for what there is not."""
-    return t._values, t._offsets, t._lengths
+    return tensor._values, tensor._offsets, tensor._lengths
 
 
-def longest_of(t: Any) -> int:
+def longest_of(tensor: Any) -> int:
     """The length of the longest sequence. torch's own table of lengths is read, and not written to: whether it has one
     decides how far torch pads."""
-    known = t._maybe_max_seqlen
+    known = tensor._maybe_max_seqlen
     if known is not None:
         return known
-    known = t.__dict__.get("span")
+    known = tensor.__dict__.get("span")
     if known is not None:
         return known
-    source = t._offsets if t._lengths is None else t._lengths
+    source = tensor._offsets if tensor._lengths is None else tensor._lengths
     if type(source) is TraceTensor:
         raise DataDependentError("the length of the longest sequence needs the tensor's data")
-    return longest_by(source, t._lengths is None)
+    return longest_by(source, tensor._lengths is None)
 
 
 def longest_by(source: torch.Tensor, are_offsets: bool = True) -> int:
@@ -136,14 +136,14 @@ def longest_by(source: torch.Tensor, are_offsets: bool = True) -> int:
     return found[1]
 
 
-def lengths_of(t: Any) -> list:
+def lengths_of(tensor: Any) -> list:
     """The lengths of all sequences, which lie one behind the other."""
-    known = t.__dict__.get("rows")
+    known = tensor.__dict__.get("rows")
     if known is not None:
         return list(known)
-    if type(t._offsets) is TraceTensor:
+    if type(tensor._offsets) is TraceTensor:
         raise DataDependentError("the lengths of the sequences need the tensor's data")
-    return list(lengths_by(t._offsets))
+    return list(lengths_by(tensor._offsets))
 
 
 def lengths_by(offsets: torch.Tensor) -> tuple:
@@ -370,8 +370,8 @@ def _attention(
     if any(t.dim() != 4 for t in nested) or key._size[2] != value._size[2]:
         raise NotImplementedError("attention of nested tensors that are not (sequences, heads, ragged, width)")
 
-    def padded(t: Any) -> torch.Tensor:
-        return _Pad.apply(t._values.transpose(0, 1), t._offsets, longest_of(t), 0.0).transpose(1, 2)
+    def padded(tensor: Any) -> torch.Tensor:
+        return _Pad.apply(tensor._values.transpose(0, 1), tensor._offsets, longest_of(tensor), 0.0).transpose(1, 2)
 
     q, k, v = map(padded, nested)
     place = torch.arange(k.shape[2], device=k.device)
@@ -526,14 +526,14 @@ class _Writer:
             return self._tensor(value)
         return value
 
-    def _nested(self, t: Any) -> Nested:
-        parts, lengths = tuple(map(self, jagged_parts(t))), (t._maybe_max_seqlen, t._maybe_min_seqlen)
+    def _nested(self, tensor: Any) -> Nested:
+        parts, lengths = tuple(map(self, jagged_parts(tensor))), (tensor._maybe_max_seqlen, tensor._maybe_min_seqlen)
         if self.sizes is not None:
-            span, rows = (self(t.__dict__.get(name)) for name in ("span", "rows"))
-            return Nested(parts, t._ragged_idx, tuple(map(self, lengths)), span, rows=rows)
-        cache = t._metadata_cache
+            span, rows = (self(tensor.__dict__.get(name)) for name in ("span", "rows"))
+            return Nested(parts, tensor._ragged_idx, tuple(map(self, lengths)), span, rows=rows)
+        cache = tensor._metadata_cache
         family = next((i for i, f in enumerate(self.families) if f._metadata_cache is cache), -1)
-        return Nested(parts, t._ragged_idx, lengths, None, family)
+        return Nested(parts, tensor._ragged_idx, lengths, None, family)
 
     def _tensor(self, value: Any) -> Any:
         at = next((i for i, t in enumerate(self.given) if t is value), None)

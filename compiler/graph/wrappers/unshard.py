@@ -212,13 +212,13 @@ def _keep(p: Any, gradient: torch.Tensor | None, exchanged: torch.Tensor | None)
         _set_kept(p, kept)
 
 
-def _set_kept(p: Any, kept: torch.Tensor | None) -> None:
-    if kept is not None and p.is_dtensor:
-        kept = type(p.sharded_param)(kept, placed_before(p), requires_grad=False)
-    if keeps_apart(p):
-        p.unsharded_accumulated_grad = kept
+def _set_kept(param: Any, kept: torch.Tensor | None) -> None:
+    if kept is not None and param.is_dtensor:
+        kept = type(param.sharded_param)(kept, placed_before(param), requires_grad=False)
+    if keeps_apart(param):
+        param.unsharded_accumulated_grad = kept
     else:
-        p._unsharded_param.grad = kept
+        param._unsharded_param.grad = kept
 
 
 @torch.no_grad()

@@ -41,9 +41,9 @@ def is_dtensor(cls: type) -> bool:
     return tensor is not None and cls is tensor.DTensor
 
 
-def is_wrapper(t: Any) -> bool:
+def is_wrapper(tensor: Any) -> bool:
     """Whether a tensor is of a traceable wrapper subclass of the program's, or of a library's."""
-    return type(t) is not TraceTensor and is_traceable_wrapper_subclass(t)
+    return type(tensor) is not TraceTensor and is_traceable_wrapper_subclass(tensor)
 
 
 def take_apart(t: torch.Tensor) -> tuple[Wrapping, tuple, list[torch.Tensor]]:
