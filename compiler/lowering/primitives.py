@@ -1,8 +1,8 @@
 """The element-wise primitives and the reductions of the loop IR. A row says what several stages need to know of one; a
 primitive's name is that of the operator that it computes, on operands already promoted and cast.
 
-How a primitive is written in a language stands in `codegen/*/prims.py`, and how tests and course labs compute it in
-`fusion/loop_interpreter.py`.
+How a primitive is written in a language stands in `codegen/*/prims.py`, and how tests compute it in
+`tests/oracles/loop_interpreter.py`.
 """
 
 from __future__ import annotations

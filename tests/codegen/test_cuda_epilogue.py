@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from tcompile.compiler.ops import mask_bits, philox  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.codegen.triton.printer import without_locals  # noqa: E402
-from tcompile.compiler.fusion.loop_interpreter import run_kernel  # noqa: E402
+from ..oracles.loop_interpreter import run_kernel  # noqa: E402
 
 from .cuda_on_host import run_on_host  # noqa: E402
 from .triton.as_gpu import as_gpu  # noqa: E402

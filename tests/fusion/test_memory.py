@@ -3,7 +3,7 @@
 import torch
 
 from tcompile.compiler.graph.aten import GraphOutput
-from tcompile.compiler.fusion.loop_interpreter import run_schedule
+from ..oracles.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Alloc, Free, Launch
 
 from ..lowering.helper import Builder, aten_graph, check, lower, schedule, verify_schedule

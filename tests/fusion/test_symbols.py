@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tcompile.compiler.fusion.loop_interpreter import run_schedule
+from ..oracles.loop_interpreter import run_schedule
 from tcompile.compiler.symbolic.expr import symbol
 
 from ..lowering.helper import Builder, kernels

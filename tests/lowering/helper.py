@@ -10,7 +10,7 @@ import torch
 from tcompile.compiler.graph.aten import GraphOutput
 from tcompile.compiler.graph.meta.core import TensorMeta
 from tcompile.compiler.fusion.fuse import schedule
-from tcompile.compiler.fusion.loop_interpreter import run_schedule
+from ..oracles.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Launch, Schedule
 from tcompile.compiler.fusion.verify_schedule import verify_schedule
 from tcompile.compiler.lowering.lower import lower

@@ -178,7 +178,7 @@ def test_indexing(f):
     ],
 )
 def test_an_index_out_of_range_raises_as_in_eager(f, error):
-    from tcompile.compiler.fusion.loop_interpreter import run_schedule
+    from ..oracles.loop_interpreter import run_schedule
 
     from .helper import compile_fn
 

@@ -14,7 +14,7 @@ from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel
 from tcompile.compiler.config import Options
 from tcompile.compiler.fusion import column_sums
-from tcompile.compiler.fusion.loop_interpreter import run_schedule
+from ...oracles.loop_interpreter import run_schedule
 from tcompile.compiler.graph.aten_interpreter import interpret
 from tcompile.compiler.graph.meta.core import TensorMeta
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all

@@ -12,7 +12,7 @@ from tcompile.compiler.codegen.kernel_cost import kernel_cost  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
 from tcompile.compiler.codegen.triton.product import product_choices  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
-from tcompile.compiler.fusion.loop_interpreter import run_schedule  # noqa: E402
+from ...oracles.loop_interpreter import run_schedule  # noqa: E402
 from tcompile.compiler.fusion.schedule import Launch  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 

@@ -11,7 +11,7 @@ from tcompile.compiler.codegen.triton.print_kernel import print_kernel  # noqa: 
 from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.fusion import shared_launches  # noqa: E402
 from tcompile.compiler.fusion.fuse import schedule  # noqa: E402
-from tcompile.compiler.fusion.loop_interpreter import run_schedule  # noqa: E402
+from ...oracles.loop_interpreter import run_schedule  # noqa: E402
 from tcompile.compiler.fusion.memory.memory_plan import same_index  # noqa: E402
 from tcompile.compiler.fusion.schedule import Launch  # noqa: E402
 from tcompile.compiler.graph.aten import AtenGraph, GraphOutput  # noqa: E402

@@ -14,7 +14,7 @@ from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget, runs_of
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel
 from tcompile.compiler.config import Options
 from tcompile.compiler.fusion import column_sums
-from tcompile.compiler.fusion.loop_interpreter import run_schedule
+from ...oracles.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Launch
 from tcompile.compiler.graph.to_aten import record_function
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all

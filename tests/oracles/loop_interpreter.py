@@ -12,14 +12,14 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from ..ops import mask_bits, keep_bits, philox
-from ..lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
-from ..lowering.lowered import Param
-from ..lowering.primitives import REDUCTIONS
-from ..lowering.verify_loops import unmasked
-from ..symbolic.expr import Expr, as_expr
-from .memory.liveness import nbytes
-from .schedule import Alloc, Extern, Free, Launch, Schedule, View
+from tcompile.compiler.ops import mask_bits, keep_bits, philox
+from tcompile.compiler.lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
+from tcompile.compiler.lowering.lowered import Param
+from tcompile.compiler.lowering.primitives import REDUCTIONS
+from tcompile.compiler.lowering.verify_loops import unmasked
+from tcompile.compiler.symbolic.expr import Expr, as_expr
+from tcompile.compiler.fusion.memory.liveness import nbytes
+from tcompile.compiler.fusion.schedule import Alloc, Extern, Free, Launch, Schedule, View
 
 __all__ = ["run_schedule", "run_kernel", "evaluate"]
 
