@@ -129,7 +129,7 @@ class Buffer:
     kind: str = "temp"  # "input" | "output" | "temp" | "constant"
     origin: str = ""  # the aten node that made it
     storage_offset: Any = 0  # of a graph input, for as_strided; kernels get the address of element 0
-    # dtype, shape and stride are those of bytes or words; indices count bits, the lowest of a byte first (bits.py)
+    # dtype, shape and stride are those of bytes or words; indices count bits, the lowest of a byte first (mask_bits.py)
     bits: bool = False
 
     @property

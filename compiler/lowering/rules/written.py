@@ -1,7 +1,7 @@
 """Calls of operators that write their arguments, by their functional forms (ops/functional_forms.py).
 
 The operator itself is called, on memory of the plan that holds what the argument held: the memory plan gives it the
-argument's own memory where nobody reads that again (fusion/memory.py).
+argument's own memory where nobody reads that again (fusion/memory/).
 """
 
 from __future__ import annotations
