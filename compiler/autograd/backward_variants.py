@@ -39,63 +39,63 @@ _LINEAR = frozenset(
 
 
 def variant(
-    a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequence[bool], opts: Any = None
+    aten_graph: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequence[bool], opts: Any = None
 ) -> AtenGraph:
-    """`a`, a backward graph whose last `n_tangents` inputs are tangents, for calls with only those tangents `present`
-    and gradients `wanted` (one flag per output). It takes the same inputs without the missing tangents; outputs that
-    are not wanted are None.
+    """`aten_graph`, a backward graph whose last `n_tangents` inputs are tangents, for calls with only those tangents
+    `present` and gradients `wanted` (one flag per output). It takes the same inputs without the missing tangents;
+    outputs that are not wanted are None.
     """
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, Any] = {}
-    tangents = a.placeholders[len(a.placeholders) - n_tangents :]
-    missing = {t for t, here in zip(tangents, present) if not here}
+    tangents = aten_graph.placeholders[len(aten_graph.placeholders) - n_tangents :]
+    missing = {tangent for tangent, here in zip(tangents, present) if not here}
     dependent = set(tangents)  # values that depend on tangents
     absent: set[torch.fx.Node] = set(missing)
     zeros: dict[torch.fx.Node, torch.fx.Node] = {}
-    zero_constants = {n for n in a.graph.find_nodes(op="get_attr") if not a.constants[n.target].any()}
+    zero_constants = {n for n in aten_graph.graph.find_nodes(op="get_attr") if not aten_graph.constants[n.target].any()}
 
     def value(n: torch.fx.Node) -> torch.fx.Node:
         """The node in the new graph; zeros where the value is absent but an operator wants one."""
         if n not in absent:
             return new[n]
         if n not in zeros:
-            m = n.meta["val"]
+            meta = n.meta["val"]
             z = zeros[n] = g.call_function(
-                aten.full.default, (list(m.shape), 0), {"dtype": m.dtype, "device": m.device}
+                aten.full.default, (list(meta.shape), 0), {"dtype": meta.dtype, "device": meta.device}
             )
             z.meta.update(n.meta)
-            z.meta["val"] = TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device)
+            z.meta["val"] = TensorMeta(meta.shape, views_meta.contiguous_strides(meta.shape), meta.dtype, meta.device)
         return zeros[n]
 
-    places = {p: i for i, p in enumerate(a.placeholders)}
+    places = {placeholder: i for i, placeholder in enumerate(aten_graph.placeholders)}
     kept_places: dict[int, int] = {}
-    for n in a.graph.nodes:
-        if n.op == "placeholder":
-            if n not in missing:
-                kept_places[places[n]] = len(kept_places)
-                new[n] = g.node_copy(n)
-        elif n.op == "get_attr":
-            new[n] = g.node_copy(n)
-        elif n.op == "call_function":
-            operands = [x for x in n.all_input_nodes if x in dependent]
+    for node in aten_graph.graph.nodes:
+        if node.op == "placeholder":
+            if node not in missing:
+                kept_places[places[node]] = len(kept_places)
+                new[node] = g.node_copy(node)
+        elif node.op == "get_attr":
+            new[node] = g.node_copy(node)
+        elif node.op == "call_function":
+            operands = [x for x in node.all_input_nodes if x in dependent]
             if operands:
-                dependent.add(n)
-            gone = [x for x in operands if x in absent]
+                dependent.add(node)
+            gone = [operand for operand in operands if operand in absent]
             if gone:
-                done = _absent(n, operands, absent, zero_constants)
+                done = _absent(node, operands, absent, zero_constants)
                 if done is True:
-                    absent.add(n)
+                    absent.add(node)
                     continue
                 if done is not None:
-                    new[n] = _as(g, new[done], n)
+                    new[node] = _as(g, new[done], node)
                     continue
-            new[n] = g.node_copy(n, value)
-    results = a.results
+            new[node] = g.node_copy(node, value)
+    results = aten_graph.results
     outs: list[torch.fx.Node] = []
     slots: dict[int, int] = {}
     plan: list[GraphOutput] = []
-    for o, want in zip(a.plan, wanted):
-        s = slot_of(o)
+    for spec, want in zip(aten_graph.plan, wanted):
+        s = slot_of(spec)
         if not want:
             plan.append(GraphOutput("const", None))
         elif s is not None:
@@ -103,20 +103,22 @@ def variant(
                 slots[s] = len(outs)
                 outs.append(_own(g, value(results[s]), results[s]))
             plan.append(
-                GraphOutput("buffer", slots[s], o.meta)
-                if o.kind == "buffer"
-                else GraphOutput("view", ("node", slots[s]), o.meta, detached=None)
+                GraphOutput("buffer", slots[s], spec.meta)
+                if spec.kind == "buffer"
+                else GraphOutput("view", ("node", slots[s]), spec.meta, detached=None)
             )
-        elif o.kind == "input":
-            plan.append(GraphOutput("input", kept_places[o.value], o.meta))
-        elif o.kind == "view":
-            plan.append(GraphOutput("view", ("input", kept_places[o.value[1]]), o.meta))
+        elif spec.kind == "input":
+            plan.append(GraphOutput("input", kept_places[spec.value], spec.meta))
+        elif spec.kind == "view":
+            plan.append(GraphOutput("view", ("input", kept_places[spec.value[1]]), spec.meta))
         else:
-            plan.append(o)
+            plan.append(spec)
     g.output(tuple(outs))
-    constants = a.constants_in(g)
-    inputs = [x for i, x in enumerate(a.inputs) if i in kept_places]
-    return run_passes(AtenGraph(g, inputs, plan, [], a.env, constants, [], a.name), "decomposed", opts)
+    constants = aten_graph.constants_in(g)
+    inputs = [x for i, x in enumerate(aten_graph.inputs) if i in kept_places]
+    return run_passes(
+        AtenGraph(g, inputs, plan, [], aten_graph.env, constants, [], aten_graph.name), "decomposed", opts
+    )
 
 
 def _name(n: Any) -> str:
@@ -132,7 +134,7 @@ def _absent(n: Any, operands: list, absent: set, empty: set) -> Any:
     left = _left_of_sum(n, operands, absent)
     if left is not None:
         return left
-    if any(x not in absent for x in operands):
+    if any(operand not in absent for operand in operands):
         return None
     name = _name(n)
     condition = _ABSENT_IF.get(name)
@@ -152,7 +154,7 @@ def _left_of_sum(n: Any, operands: list, absent: set) -> Any:
 
 def _both_absent(n: Any, operands: list, absent: set, empty: set) -> bool:
     """A tangent plus a number or a value is not linear."""
-    return all(isinstance(x, torch.fx.Node) and x in absent for x in n.args[:2])
+    return all(isinstance(arg, torch.fx.Node) and arg in absent for arg in n.args[:2])
 
 
 def _all_absent(n: Any, operands: list, absent: set, empty: set) -> bool:
@@ -160,7 +162,7 @@ def _all_absent(n: Any, operands: list, absent: set, empty: set) -> bool:
 
 
 def _zeros_where_present(n: Any, operands: list, absent: set, empty: set) -> bool:
-    return all(isinstance(x, torch.fx.Node) and (x in absent or _is_zeros(x, empty)) for x in n.args[1:])
+    return all(isinstance(arg, torch.fx.Node) and (arg in absent or _is_zeros(arg, empty)) for arg in n.args[1:])
 
 
 def _first_alone(n: Any, operands: list, absent: set, empty: set) -> bool:
@@ -209,65 +211,73 @@ def _is_zero(x: Any) -> bool:
     )
 
 
-def _as(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
+def _as(graph: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
     """`x` with the dtype and shape of the value `like`."""
     m, to = x.meta["val"], like.meta["val"]
     if m.dtype != to.dtype:
         m = TensorMeta(m.shape, m.stride, to.dtype, m.device)
-        x = g.call_function(aten._to_copy.default, (x,), {"dtype": to.dtype})
+        x = graph.call_function(aten._to_copy.default, (x,), {"dtype": to.dtype})
         x.meta.update(like.meta)
         x.meta["val"] = m
     if m.shape != to.shape:
-        x = g.call_function(aten.expand.default, (x, list(to.shape)))
+        x = graph.call_function(aten.expand.default, (x, list(to.shape)))
         x.meta.update(like.meta)
         x.meta["val"] = views_meta.expand(m, to.shape)
     return x
 
 
-def _own(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
+def _own(graph: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
     """A result in memory of its own, laid out as planned."""
     if x.target is like.target and x.meta["val"].stride == like.meta["val"].stride:
         return x
-    c = g.call_function(aten.clone.default, (x,))
+    c = graph.call_function(aten.clone.default, (x,))
     c.meta.update(like.meta)
     return c
 
 
-def without_unused_inputs(a: AtenGraph) -> tuple[AtenGraph, list[int]]:
+def without_unused_inputs(aten_graph: AtenGraph) -> tuple[AtenGraph, list[int]]:
     """The graph without the tensors that it does not read, and the positions of those that it keeps. Sizes and scalars
     stay.
     """
     asked = {
-        o.value if o.kind == "input" else o.value[1]
-        for o in a.plan
-        if o.kind == "input" or o.kind == "view" and o.value[0] == "input"
+        spec.value if spec.kind == "input" else spec.value[1]
+        for spec in aten_graph.plan
+        if spec.kind == "input" or spec.kind == "view" and spec.value[0] == "input"
     }
-    places = a.placeholders
-    kept = [i for i, n in enumerate(places) if n.users or i in asked or a.inputs[i].kind != "tensor"]
+    places = aten_graph.placeholders
+    kept = [i for i, place in enumerate(places) if place.users or i in asked or aten_graph.inputs[i].kind != "tensor"]
     if len(kept) == len(places):
-        return a, kept
+        return aten_graph, kept
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     stay = {places[i] for i in kept}
-    for n in a.graph.nodes:
-        if n.op != "placeholder" or n in stay:
-            new[n] = g.node_copy(n, new.__getitem__)
+    for node in aten_graph.graph.nodes:
+        if node.op != "placeholder" or node in stay:
+            new[node] = g.node_copy(node, new.__getitem__)
     at = {old: k for k, old in enumerate(kept)}
     plan = [
         (
-            GraphOutput("input", at[o.value], o.meta)
-            if o.kind == "input"
+            GraphOutput("input", at[spec.value], spec.meta)
+            if spec.kind == "input"
             else (
-                GraphOutput("view", ("input", at[o.value[1]]), o.meta)
-                if o.kind == "view" and o.value[0] == "input"
-                else o
+                GraphOutput("view", ("input", at[spec.value[1]]), spec.meta)
+                if spec.kind == "view" and spec.value[0] == "input"
+                else spec
             )
         )
-        for o in a.plan
+        for spec in aten_graph.plan
     ]
     return (
         AtenGraph(
-            g, [a.inputs[i] for i in kept], plan, a.mutation_slots, a.env, a.constants, [], a.name, writes=a.writes
+            g,
+            [aten_graph.inputs[i] for i in kept],
+            plan,
+            aten_graph.mutation_slots,
+            aten_graph.env,
+            aten_graph.constants,
+            [],
+            aten_graph.name,
+            writes=aten_graph.writes,
         ),
         kept,
     )

@@ -43,7 +43,9 @@ def chunk_losses(captured: CapturedGraph, opts: Any) -> CapturedGraph:
     """The captured graph with large linear + cross entropy pairs in chunks; the same object where it has none."""
     limit = int(opts.get("chunked_loss_mb", 0)) << 20 if opts is not None else 0
     graph = captured.graph_module.graph
-    losses = [n for n in graph.nodes if n.op == "call_function" and n.target is F.cross_entropy] if limit else []
+    losses = (
+        [node for node in graph.nodes if node.op == "call_function" and node.target is F.cross_entropy] if limit else []
+    )
     found = [m for m in map(_match, losses) if m is not None and _chunks(m, limit) > 1]
     if not found:
         return captured
@@ -99,7 +101,9 @@ def _match(loss: torch.fx.Node) -> _Match | None:
     if not isinstance(n, torch.fx.Node) or any(_read(x) != 1 for x in (n, *steps)) or len(n.args) < 2 or n.kwargs:
         return None
     x, w, at, t = (v.meta.get("val") for v in (n.args[0], n.args[1], logits, target) if isinstance(v, torch.fx.Node))
-    if any(not isinstance(v, torch.Tensor) or any(not isinstance(s, int) for s in v.shape) for v in (x, w, at, t)):
+    if any(
+        not isinstance(v, torch.Tensor) or any(not isinstance(size, int) for size in v.shape) for v in (x, w, at, t)
+    ):
         return None
     if (
         at.ndim != 2
@@ -129,33 +133,33 @@ def _match(loss: torch.fx.Node) -> _Match | None:
     )
 
 
-def _read(n: torch.fx.Node) -> int:
-    """How many nodes read `n`; those that nobody reads do not count (x.float() of a float32 tensor gives x)."""
-    return sum(bool(u.users) or u.op == "output" for u in n.users)
+def _read(node: torch.fx.Node) -> int:
+    """How many nodes read `node`; those that nobody reads do not count (x.float() of a float32 tensor gives x)."""
+    return sum(bool(user.users) or user.op == "output" for user in node.users)
 
 
-def _keeps_rows(n: torch.fx.Node) -> bool:
-    """Whether `n` is a cast, or rearranges or leaves out rows, the last dimension being the same."""
-    source = n.args[0] if n.args else None
+def _keeps_rows(node: torch.fx.Node) -> bool:
+    """Whether `node` is a cast, or rearranges or leaves out rows, the last dimension being the same."""
+    source = node.args[0] if node.args else None
     before, after = (
-        getattr(x.meta.get("val"), "shape", ()) if isinstance(x, torch.fx.Node) else () for x in (source, n)
+        getattr(x.meta.get("val"), "shape", ()) if isinstance(x, torch.fx.Node) else () for x in (source, node)
     )
     if not before or not after or before[-1] != after[-1]:
         return False
-    if n.op == "call_method":
+    if node.op == "call_method":
         return (
-            n.target in _SHAPES
-            or n.target in _CASTS
-            and len(n.args) == 1
-            and not n.kwargs
-            or n.target == "to"
-            and len(n.args) == 2
-            and isinstance(n.args[1], torch.dtype)
-            and not n.kwargs
+            node.target in _SHAPES
+            or node.target in _CASTS
+            and len(node.args) == 1
+            and not node.kwargs
+            or node.target == "to"
+            and len(node.args) == 2
+            and isinstance(node.args[1], torch.dtype)
+            and not node.kwargs
         )
-    if n.target is not operator.getitem:
+    if node.target is not operator.getitem:
         return False
-    index = n.args[1] if isinstance(n.args[1], tuple) else (n.args[1],)
+    index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
     plain = all(
         i is Ellipsis or isinstance(i, slice) and all(x is None or type(x) is int for x in (i.start, i.stop, i.step))
         for i in index
@@ -164,28 +168,30 @@ def _keeps_rows(n: torch.fx.Node) -> bool:
     return plain and len(after) == len(before) and last in (slice(None), Ellipsis)
 
 
-def _chunked(g: torch.fx.Graph, m: _Match, copies: dict[torch.fx.Node, torch.fx.Node], chunks: int) -> torch.fx.Node:
+def _chunked(
+    graph: torch.fx.Graph, m: _Match, copies: dict[torch.fx.Node, torch.fx.Node], chunks: int
+) -> torch.fx.Node:
     """The loss's node in the new graph: the steps on rows applied to the linear layer's input, then the one node."""
-    x, w, *bias = (copies[a] if isinstance(a, torch.fx.Node) else a for a in m.linear.args)
+    x, w, *bias = (copies[arg] if isinstance(arg, torch.fx.Node) else arg for arg in m.linear.args)
     width = m.linear.args[1].meta["val"].shape[1]
     dtype = None
-    for s in m.steps:
-        if s.op == "call_method" and s.target in _CASTS or s.target == "to":
-            dtype = _CASTS.get(s.target) or s.args[1]
+    for step in m.steps:
+        if step.op == "call_method" and step.target in _CASTS or step.target == "to":
+            dtype = _CASTS.get(step.target) or step.args[1]
             continue
-        if s.target == "contiguous":
+        if step.target == "contiguous":
             continue
-        shape = tuple(s.meta["val"].shape[:-1]) + (width,)
+        shape = tuple(step.meta["val"].shape[:-1]) + (width,)
         x = (
-            g.call_function(operator.getitem, (x, s.args[1]))
-            if s.target is operator.getitem
-            else g.call_method("reshape", (x, shape))
+            graph.call_function(operator.getitem, (x, step.args[1]))
+            if step.target is operator.getitem
+            else graph.call_method("reshape", (x, shape))
         )
-        x.meta.update({k: v for k, v in s.meta.items() if k != "val"})
+        x.meta.update({key: value for key, value in step.meta.items() if key != "val"})
     o = m.options
     target, weight = copies[o["target"]], copies[o["weight"]] if isinstance(o["weight"], torch.fx.Node) else None
     call = ChunkedLoss(chunks, dtype, o["ignore_index"], o["mean"], o["label_smoothing"])
-    out = g.call_function(call, (x, w, bias[0] if bias else None, target, weight))
+    out = graph.call_function(call, (x, w, bias[0] if bias else None, target, weight))
     out.meta.update(m.loss.meta)
     return out
 
@@ -252,7 +258,10 @@ class _Chunked(torch.autograd.Function):
         if count is not None:
             g = torch.where(count == 0, 0.0, g / count)  # no row counts: the gradients are zeros, not 0 / 0
         parts, sums = gradients[: ctx.n_parts], gradients[ctx.n_parts :]
-        every = [torch.cat([p * g for p in parts]) if parts else None, *(None if s is None else s * g for s in sums)]
+        every = [
+            torch.cat([part * g for part in parts]) if parts else None,
+            *(None if s is None else s * g for s in sums),
+        ]
         return (None, *(None if t is None else t.to(dtype) for t, dtype in zip(every, ctx.dtypes)), None, None)
 
 

@@ -20,20 +20,20 @@ __all__ = ["eager_kept"]
 _saved_names: dict[type, tuple[str, ...]] = {}
 
 
-def eager_kept(f: Functionalizer, outputs: Iterable[torch.Tensor], hints: dict[str, int]) -> list[int]:
+def eager_kept(functionalizer: Functionalizer, outputs: Iterable[torch.Tensor], hints: dict[str, int]) -> list[int]:
     """Bytes of memory, at the hints, that the autograd nodes behind `outputs` keep: after each operator recorded so
     far, in order.
     """
     kept: dict[int, tuple[Any, int]] = {}  # memory -> the operator that made it, its bytes
     for node in history(*outputs):
         for t in _saved_tensors(node):
-            a = f.aliases.get(id(t))
+            a = functionalizer.aliases.get(id(t))
             if a is not None and a.memory.root is not None and a.memory.input is None and not a.memory.constant:
                 kept[id(a.memory)] = a.memory.root.node, bytes_of(a.memory.root.meta, hints)
     made_by: dict[Any, int] = {}
     for n, size in kept.values():
         made_by[n] = made_by.get(n, 0) + size
-    return list(accumulate(made_by.get(n, 0) for n in f.graph.nodes if n.op != "placeholder"))
+    return list(accumulate(made_by.get(n, 0) for n in functionalizer.graph.nodes if n.op != "placeholder"))
 
 
 def _saved_tensors(node: Any) -> list[torch.Tensor]:

@@ -24,7 +24,7 @@ def min_node_cut(
     """The nodes of least total weight whose removal parts every path from a source to a sink. Sources and sinks may be
     cut themselves. Dinic's algorithm on the split graph (each node an edge in -> out with its weight); O(V^2 E), in
     practice near-linear on computation graphs."""
-    ids = {n: i for i, n in enumerate(weights)}
+    ids = {weight: i for i, weight in enumerate(weights)}
     n = len(ids)
     s, t = 2 * n, 2 * n + 1
     head: list[list[int]] = [[] for _ in range(2 * n + 2)]  # node -> edge numbers
@@ -39,8 +39,8 @@ def min_node_cut(
         to.append(u)
         cap.append(0)
 
-    for node, i in ids.items():
-        edge(2 * i, 2 * i + 1, max(0, min(int(weights[node]), INF)))
+    for node, value in ids.items():
+        edge(2 * value, 2 * value + 1, max(0, min(int(weights[node]), INF)))
     for u, v in edges:
         edge(2 * ids[u] + 1, 2 * ids[v], INF)
     for u in sources:
@@ -56,7 +56,7 @@ def min_node_cut(
         while _augment(head, to, cap, level, nxt, s, t):
             continue
     reachable = {i for i, d in enumerate(_levels(head, to, cap, s)) if d >= 0}
-    return {node for node, i in ids.items() if 2 * i in reachable and 2 * i + 1 not in reachable}
+    return {node for node, item in ids.items() if 2 * item in reachable and 2 * item + 1 not in reachable}
 
 
 def _levels(head: list[list[int]], to: list[int], cap: list[int], s: int) -> list[int]:

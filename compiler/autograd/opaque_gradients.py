@@ -29,11 +29,11 @@ def opaque_where_needed(graph: torch.fx.Graph) -> Iterator[None]:
     """While gradients are traced: the backward of a custom operator in the graph that can't be traced is opaque."""
     operators: Any = OPDEFS
     names = {
-        (n.target._name if isinstance(n.target, torch._ops.OpOverload) else n.target._qualified_op_name).partition(".")[
-            0
-        ]
-        for n in graph.nodes
-        if isinstance(n.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+        (
+            node.target._name if isinstance(node.target, torch._ops.OpOverload) else node.target._qualified_op_name
+        ).partition(".")[0]
+        for node in graph.nodes
+        if isinstance(node.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
     }
     with ExitStack() as stack:
         for name in names:
@@ -79,7 +79,7 @@ class _Traced:
         key = id(self.made), places, repr(rest), tuple(wanted), passed
         if key not in _made:
             _made[key] = self.made, self.define(spec, places, rest, wanted, passed)
-        found = _made[key][1](*(flat[i] for i in places))
+        found = _made[key][1](*(flat[place] for place in places))
         return found if isinstance(found, tuple) else (found,)
 
     def define(self, spec: Any, places: tuple[int, ...], rest: tuple, wanted: list[int], passed: int) -> Any:
@@ -93,8 +93,8 @@ class _Traced:
 
         def call(*given: torch.Tensor) -> Any:
             flat = list(rest)
-            for i, t in zip(places, given):
-                flat[i] = t
+            for place, t in zip(places, given):
+                flat[place] = t
             inputs, output, gradients = pytree.tree_unflatten(flat, spec)
             ctx = _Context(tuple(i in wanted for i in range(passed)))
             if setup is not None:
@@ -108,8 +108,8 @@ class _Traced:
 
         def shapes(*given: torch.Tensor) -> Any:
             flat = list(rest)
-            for i, t in zip(places, given):
-                flat[i] = t
+            for place, t in zip(places, given):
+                flat[place] = t
             inputs = pytree.tree_unflatten(flat, spec)[0]
             fresh = tuple(torch.empty_like(inputs[i]) for i in wanted)
             return fresh if len(fresh) > 1 else fresh[0]
@@ -137,7 +137,7 @@ class _Context:
         """All gradients are there."""
 
 
-def _of_its_own(t: torch.Tensor, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _of_its_own(tensor: torch.Tensor, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """No memory of what the operator was given."""
-    memory = t.untyped_storage().data_ptr()
-    return t.clone() if any(x.untyped_storage().data_ptr() == memory for x in given) else t
+    memory = tensor.untyped_storage().data_ptr()
+    return tensor.clone() if any(x.untyped_storage().data_ptr() == memory for x in given) else tensor

@@ -63,33 +63,39 @@ class OutputPlan:
     @property
     def plain(self) -> bool:
         """Whether nothing is left to do after the Function but to put results in order."""
-        return not self.writes and all(r[0] in ("side", "diff", "alias", "input") for r in self.recipes)
+        return not self.writes and all(recipe[0] in ("side", "diff", "alias", "input") for recipe in self.recipes)
 
 
-def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> OutputPlan:
+def plan_outputs(functionalizer: Functionalizer, inputs: list[Any], results: tuple) -> OutputPlan:
     """Sort the results of a traced graph. Raises CannotTrace where autograd's state can't be expressed so."""
     plan = OutputPlan()
     written = [
-        i for i, t in enumerate(inputs) if isinstance(t, TraceTensor) and f.alias_of(t).memory.written and _recorded(t)
+        i
+        for i, t in enumerate(inputs)
+        if isinstance(t, TraceTensor) and functionalizer.alias_of(t).memory.written and _recorded(t)
     ]
     groups: dict[int, list[int]] = {}  # memory -> results that are made of it and require grad, each object once
     first: dict[int, int] = {}  # id of a result -> where it comes first
-    for k, t in enumerate(results):
-        if isinstance(t, torch.Tensor):
-            first.setdefault(id(t), k)
-            if t.grad_fn is not None and first[id(t)] == k and f.alias_of(t).memory.input is None:
-                groups.setdefault(id(f.alias_of(t).memory), []).append(k)
+    for k, result in enumerate(results):
+        if isinstance(result, torch.Tensor):
+            first.setdefault(id(result), k)
+            if (
+                result.grad_fn is not None
+                and first[id(result)] == k
+                and functionalizer.alias_of(result).memory.input is None
+            ):
+                groups.setdefault(id(functionalizer.alias_of(result).memory), []).append(k)
     diff: dict[int, int] = {}  # id of a traced tensor -> differentiable output
     view_of: dict[int, int] = {}  # result -> the differentiable output that it is a view of
     for ks in groups.values():
-        if len(ks) == 1 or _disjoint(f, [results[k] for k in ks]):
+        if len(ks) == 1 or _disjoint(functionalizer, [results[k] for k in ks]):
             for k in ks:
                 diff[id(results[k])] = len(plan.tensors)
                 plan.tensors.append(results[k])
                 plan.at.append(k)
                 plan.origin.append(("result", k))
             continue
-        memory = f.alias_of(results[ks[0]]).memory
+        memory = functionalizer.alias_of(results[ks[0]]).memory
         root = memory.root.tensor if memory.root is not None else None
         if not isinstance(root, torch.Tensor) or not root.requires_grad:
             raise CannotTrace("results that require grad share memory whose base does not")
@@ -114,31 +120,31 @@ def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> Output
         plan.writes.append((i, d))
     for n, d in enumerate(plan.extra):
         plan.at[d] = len(results) + n
-    shared = {id(f.alias_of(t).memory) for t in plan.tensors}
-    plan.recipes = [_recipe(f, inputs, k, t, first, diff, view_of, shared) for k, t in enumerate(results)]
-    _join_parts(f, results, plan.recipes)
+    shared = {id(functionalizer.alias_of(tensor).memory) for tensor in plan.tensors}
+    plan.recipes = [_recipe(functionalizer, inputs, k, t, first, diff, view_of, shared) for k, t in enumerate(results)]
+    _join_parts(functionalizer, results, plan.recipes)
     plan.parts = {
         k: name
-        for k, r in enumerate(plan.recipes)
-        if r[0] in ("view", "alias", "input_view")
+        for k, recipe in enumerate(plan.recipes)
+        if recipe[0] in ("view", "alias", "input_view")
         and results[k]._is_view()
-        and (name := f.several_views_of(results[k]))
+        and (name := functionalizer.several_views_of(results[k]))
     }
     return plan
 
 
-def _recorded(t: torch.Tensor) -> bool:
+def _recorded(tensor: torch.Tensor) -> bool:
     """Whether the writes to an input are part of autograd's graph: it computes now what it did not before."""
-    step = getattr(t, "_tcompile_step", None)
-    return t.grad_fn is not None and t.grad_fn is not step
+    step = getattr(tensor, "_tcompile_step", None)
+    return tensor.grad_fn is not None and tensor.grad_fn is not step
 
 
 def _recipe(
-    f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: dict, view_of: dict, shared: set
+    functionalizer: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: dict, view_of: dict, shared: set
 ) -> tuple:
     if not isinstance(t, torch.Tensor):
         return ("side", k)
-    memory = f.alias_of(t).memory
+    memory = functionalizer.alias_of(t).memory
     if memory.input is not None:
         source = inputs[memory.input]
         if source is t:
@@ -170,14 +176,14 @@ def _recipe(
     return ("detach", k) if id(memory) in shared and not t.requires_grad else ("side", k)
 
 
-def _join_parts(f: Functionalizer, results: tuple, recipes: list[tuple]) -> None:
+def _join_parts(functionalizer: Functionalizer, results: tuple, recipes: list[tuple]) -> None:
     """Results without gradient that share memory are views of one tensor: what is written into one of them, the others'
     history has too.
     """
     sharing: dict[int, list[int]] = {}
-    for k, r in enumerate(recipes):
-        if r == ("side", k) and isinstance(results[k], torch.Tensor):
-            memory = f.alias_of(results[k]).memory
+    for k, recipe in enumerate(recipes):
+        if recipe == ("side", k) and isinstance(results[k], torch.Tensor):
+            memory = functionalizer.alias_of(results[k]).memory
             if memory.input is None and not memory.constant:
                 sharing.setdefault(id(memory), []).append(k)
     for ks in sharing.values():
@@ -186,11 +192,11 @@ def _join_parts(f: Functionalizer, results: tuple, recipes: list[tuple]) -> None
                 recipes[k] = ("part", ks[0], k)
 
 
-def _disjoint(f: Functionalizer, tensors: list[torch.Tensor]) -> bool:
+def _disjoint(functionalizer: Functionalizer, tensors: list[torch.Tensor]) -> bool:
     """Whether no two of these views of one memory have an element in common, by the view operators that made them."""
     paths = []
-    for t in tensors:
-        path, a = [], f.alias_of(t)
+    for tensor in tensors:
+        path, a = [], functionalizer.alias_of(tensor)
         while a.parent is not None:
             path.append(a)
             a = a.parent

@@ -91,13 +91,13 @@ class Value:
 
     @classmethod
     def of(cls, n: torch.fx.Node, kind: str, hints: dict[str, int]) -> Value:
-        m = n.meta["val"]
+        meta = n.meta["val"]
         return cls(
             n.name,
             _op_name(n),
             kind,
-            m.shape,
-            str(m.dtype).removeprefix("torch."),
+            meta.shape,
+            str(meta.dtype).removeprefix("torch."),
             _bytes(n, hints),
             n.meta.get("module", ""),
             n.meta.get("stack") or [],
@@ -127,14 +127,16 @@ def partition(
     needs_tangent = reached_from(tangents)
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
-    backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
-    exchanged = [n for n in backward_nodes if communicates(n.target)]  # other processes wait, whoever reads the result
-    needed = ancestors([*(results[s] for s in grad_slots), *exchanged])
-    readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
+    backward_nodes = {node for node in joint.graph.nodes if node in needs_tangent and node.op == "call_function"}
+    exchanged = [
+        node for node in backward_nodes if communicates(node.target)
+    ]  # other processes wait, whoever reads the result
+    needed = ancestors([*(results[slot] for slot in grad_slots), *exchanged])
+    readers = (backward_nodes & needed) | {results[slot] for slot in grad_slots if results[slot] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
-    given = {results[s] for s in forward_slots}
+    given = {results[forward_slot] for forward_slot in forward_slots}
     bits = packable(joint.graph, given, _recomputable, gives_views, hints, opts)
     cut = Cut(joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
@@ -143,14 +145,14 @@ def partition(
     if budget >= 1:
         again = _recomputed(readers, saved, needs_tangent)
         weights = _converted_weights(
-            joint, readers, saved, again, {n for i, n in enumerate(primals) if i not in fragile | written}
+            joint, readers, saved, again, {primal for i, primal in enumerate(primals) if i not in fragile | written}
         )
         operands = (
             _operands(joint, readers, saved, again, given) if opts is not None and opts.get("max_autotune") else set()
         )
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
     kept = weights.union(saved, operands)
-    saved = [copies.get(n, n) for n in joint.graph.nodes if n in kept]
+    saved = [copies.get(node, node) for node in joint.graph.nodes if node in kept]
     recomputed = _recomputed(readers, saved, needs_tangent)
     read = readers.union(_given_inputs(joint, n_outputs), *(n.all_input_nodes for n in (*readers, *recomputed)))
     saved = [
@@ -158,28 +160,36 @@ def partition(
     ]  # (as in eager, what backward does not read may change before it)
     sizes = sorted(
         {name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
-        | {name for o in joint.plan[n_outputs:] if o.meta is not None for name in _symbols_of(o.meta)}
+        | {name for spec in joint.plan[n_outputs:] if spec.meta is not None for name in _symbols_of(spec.meta)}
     )
     packed = packed_nodes(joint.graph, [n for n in saved if n in bits])
-    mask_of = {k: n for n, k in packed.items()}
+    mask_of = {value: key for key, value in packed.items()}
     saved = [packed.get(n, n) for n in saved]
 
     forward = forward_graph(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
     backward = backward_graph(
-        joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()}, mask_of
+        joint,
+        saved,
+        tangents,
+        sizes,
+        readers,
+        recomputed,
+        n_outputs,
+        {copy: key for key, copy in copies.items()},
+        mask_of,
     )
-    index = {n: i for i, n in enumerate(primals)}
+    index = {primal: i for i, primal in enumerate(primals)}
 
-    def kind(n: torch.fx.Node) -> str:
+    def kind(node: torch.fx.Node) -> str:
         return (
             "copy"
-            if n in made
+            if node in made
             else "result"
-            if n in given
+            if node in given
             else "weight"
-            if n in weights
+            if node in weights
             else "random"
-            if _random(n)
+            if _random(node)
             else "activation"
         )
 
@@ -190,7 +200,9 @@ def partition(
         if n.op != "placeholder"
     ]
     again = [Value.of(n, "activation", hints) for n in recomputed if isinstance(n.meta.get("val"), TensorMeta)]
-    direct = {i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])} - needs_tangent
+    direct = {
+        i for reader in readers for i in (reader.all_input_nodes if reader in needs_tangent else [reader])
+    } - needs_tangent
     read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in direct} if n.op == "call_function")
     return Partition(
         forward, backward, [index[n] for n in saved if n.op == "placeholder"], values, sizes, again, read_bytes, budget
@@ -216,45 +228,45 @@ def _op_name(n: Any) -> str:
 
 def _slots(outputs: list[GraphOutput]) -> list[int]:
     """The results that these outputs are made of."""
-    return sorted({slot for o in outputs if (slot := slot_of(o)) is not None})
+    return sorted({slot for output in outputs if (slot := slot_of(output)) is not None})
 
 
 def _given_inputs(joint: AtenGraph, n_outputs: int) -> set[torch.fx.Node]:
     """Inputs that gradients are, or are views of."""
     return {
-        joint.placeholders[o.value if o.kind == "input" else o.value[1]]
-        for o in joint.plan[n_outputs:]
-        if o.kind == "input" or o.kind == "view" and o.value[0] == "input"
+        joint.placeholders[spec.value if spec.kind == "input" else spec.value[1]]
+        for spec in joint.plan[n_outputs:]
+        if spec.kind == "input" or spec.kind == "view" and spec.value[0] == "input"
     }
 
 
-def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:
-    m = n.meta.get("val")
+def _bytes(node: torch.fx.Node, hints: dict[str, int]) -> int:
+    m = node.meta.get("val")
     return bytes_of(m, hints) if isinstance(m, TensorMeta) else 0
 
 
-def _kept_bytes(n: torch.fx.Node, hints: dict[str, int], bits: set[torch.fx.Node]) -> int:
-    return _bytes(n, hints) // 8 if n in bits else _bytes(n, hints)
+def _kept_bytes(node: torch.fx.Node, hints: dict[str, int], bits: set[torch.fx.Node]) -> int:
+    return _bytes(node, hints) // 8 if node in bits else _bytes(node, hints)
 
 
-def bytes_of(m: TensorMeta, hints: dict[str, int]) -> int:
-    total = m.dtype.itemsize
-    for s in m.shape:
-        total *= s if isinstance(s, int) else s.eval(hints)
+def bytes_of(meta: TensorMeta, hints: dict[str, int]) -> int:
+    total = meta.dtype.itemsize
+    for size in meta.shape:
+        total *= size if isinstance(size, int) else size.eval(hints)
     return total
 
 
-def _recomputable(n: torch.fx.Node) -> bool:
+def _recomputable(node: torch.fx.Node) -> bool:
     """Cheap and free of side effects, on the fused path: element-wise operators, views, casts, creation of
     constants.
     """
-    if n.op != "call_function":
+    if node.op != "call_function":
         return False
-    t = n.target
+    t = node.target
     if (
         t is operator.getitem
         or not isinstance(t, torch._ops.OpOverload)
-        or not isinstance(n.meta.get("val"), TensorMeta)
+        or not isinstance(node.meta.get("val"), TensorMeta)
     ):
         return False
     if t is torch.ops.aten._to_copy.default and n.meta["val"].on_gpu != n.args[0].meta["val"].on_gpu:
@@ -279,18 +291,18 @@ def _recomputable(n: torch.fx.Node) -> bool:
     )
 
 
-def _is_last(n: torch.fx.Node) -> bool:
+def _is_last(node: torch.fx.Node) -> bool:
     """Whether a value made of gathered parts has memory of its own, and no other such value is made of it."""
 
     def made_of_it(v: torch.fx.Node) -> bool:
-        return any("unshard" in u.meta and (not gives_views(u.target) or made_of_it(u)) for u in v.users)
+        return any("unshard" in user.meta and (not gives_views(user.target) or made_of_it(user)) for user in v.users)
 
-    return not gives_views(n.target) and not made_of_it(n)
+    return not gives_views(node.target) and not made_of_it(node)
 
 
-def _dense(m: TensorMeta) -> bool:
+def _dense(meta: TensorMeta) -> bool:
     """Whether the elements fill their memory, each once."""
-    return order_in_memory(m) is not None
+    return order_in_memory(meta) is not None
 
 
 def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node, torch.fx.Node]:
@@ -301,9 +313,9 @@ def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node
             c = joint.graph.call_function(
                 torch.ops.aten.clone.default, (n,), {"memory_format": torch.contiguous_format}
             )
-        m = n.meta["val"]
-        stride = m.stride if _dense(m) else contiguous_strides(m.shape)
-        c.meta.update(val=TensorMeta(m.shape, stride, m.dtype, m.device), stack=[], module="")
+        meta = n.meta["val"]
+        stride = meta.stride if _dense(meta) else contiguous_strides(meta.shape)
+        c.meta.update(val=TensorMeta(meta.shape, stride, meta.dtype, meta.device), stack=[], module="")
         out[n] = c
     return out
 
@@ -321,11 +333,11 @@ def within_budget(
     hints = joint.env.hints if joint.env is not None else {}
 
     def total(nodes: list) -> int:
-        return sum(_kept_bytes(n, hints, bits) for n in nodes if n.op != "placeholder")
+        return sum(_kept_bytes(node, hints, bits) for node in nodes if node.op != "placeholder")
 
     limit = max(budget, 0.0) * total(saved)
     order = sorted(
-        (n for n in joint.graph.nodes if may_recompute(n) and (n in dear or not _recomputable(n))),
+        (node for node in joint.graph.nodes if may_recompute(node) and (node in dear or not _recomputable(node))),
         key=lambda n: _effort(n, hints) / max(1, _bytes(n, hints)),
     )
     low, high, best = 0, len(order), None
@@ -359,9 +371,9 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
         return _effort(n.args[0], hints)
     name = n.target._schema.name.partition("::")[2]
     sizes = [
-        _bytes(x, hints) // x.meta["val"].dtype.itemsize
-        for x in n.all_input_nodes
-        if isinstance(x.meta.get("val"), TensorMeta)
+        _bytes(node, hints) // node.meta["val"].dtype.itemsize
+        for node in n.all_input_nodes
+        if isinstance(node.meta.get("val"), TensorMeta)
     ]
     val = n.meta.get("val")
     out = max(
@@ -384,14 +396,14 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
     part of theirs: there memory counts for more.)"""
     hints = joint.env.hints if joint.env is not None else {}
 
-    def much_padded(n: torch.fx.Node) -> bool:
-        if n.target is not torch.ops.aten.constant_pad_nd.default:
+    def much_padded(node: torch.fx.Node) -> bool:
+        if node.target is not torch.ops.aten.constant_pad_nd.default:
             return False
-        inner = _bytes(n.args[0], hints)
-        return (_bytes(n, hints) - inner) * _PADDING > inner
+        inner = _bytes(node.args[0], hints)
+        return (_bytes(node, hints) - inner) * _PADDING > inner
 
-    def of_a_weight(n: torch.fx.Node) -> bool:
-        return n.target is torch.ops.aten._to_copy.default and _owner(n.all_input_nodes[0]).op == "placeholder"
+    def of_a_weight(node: torch.fx.Node) -> bool:
+        return node.target is torch.ops.aten._to_copy.default and _owner(node.all_input_nodes[0]).op == "placeholder"
 
     return {
         n
@@ -416,16 +428,16 @@ def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
         if n in needs_tangent:
             continue
         again = _recomputable(n)
-        era[n] = max((era.get(i, 0) for i in n.all_input_nodes), default=0) + (
+        era[n] = max((era.get(node, 0) for node in n.all_input_nodes), default=0) + (
             not again and n.target is not operator.getitem
         )
         if n.target is not torch.ops.aten.add.Tensor or not n.meta["val"].on_gpu:
             continue
         count = _bytes(n, hints) // n.meta["val"].dtype.itemsize
         whole = [
-            i
-            for i in n.all_input_nodes
-            if isinstance(m := i.meta.get("val"), TensorMeta) and _bytes(i, hints) == count * m.dtype.itemsize
+            node
+            for node in n.all_input_nodes
+            if isinstance(m := node.meta.get("val"), TensorMeta) and _bytes(node, hints) == count * m.dtype.itemsize
         ]
         if any(era.get(i, 0) == era[n] for i in whole) and any(
             _recomputable(i) and _owner(i).op == "call_function" and era[i] < era[n] for i in whole
@@ -442,16 +454,16 @@ def _dropped(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
         while n.target is torch.ops.aten._to_copy.default:
             n = n.args[0]
         return n.target is torch.ops.aten.mul.Tensor and any(
-            i.target is torch.ops.aten.where.self and i.args[0].target is UNPACK for i in n.all_input_nodes
+            node.target is torch.ops.aten.where.self and node.args[0].target is UNPACK for node in n.all_input_nodes
         )
 
     return {
-        n
-        for n in joint.graph.nodes
-        if n.op == "call_function"
-        and is_dropped(n)
-        and n.meta["val"].on_gpu
-        and len(_calls(n, readers, _is_product)) == 2
+        node
+        for node in joint.graph.nodes
+        if node.op == "call_function"
+        and is_dropped(node)
+        and node.meta["val"].on_gpu
+        and len(_calls(node, readers, _is_product)) == 2
     }
 
 
@@ -491,12 +503,12 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
     hints = joint.env.hints if joint.env is not None else {}
     room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
 
-    def is_turned(n: torch.fx.Node) -> bool:
+    def is_turned(node: torch.fx.Node) -> bool:
         """Whether a product reads another order of rows: a copy, which both passes would make."""
         return any(
-            gives_views(u.target)
-            and (is_turned(u) or u.target is torch.ops.aten.permute.default and len(u.args[1]) > 2)
-            for u in n.users
+            gives_views(user.target)
+            and (is_turned(user) or user.target is torch.ops.aten.permute.default and len(user.args[1]) > 2)
+            for user in node.users
         )
 
     out = set()
@@ -514,28 +526,32 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
         ):
             room -= _bytes(n, hints)
             out.add(n)
-            m = n.meta["val"]
-            views = [u.meta["val"] for u in n.users if gives_views(u.target)]
+            meta = n.meta["val"]
+            views = [user.meta["val"] for user in n.users if gives_views(user.target)]
             if (
-                m.stride != contiguous_strides(m.shape)
+                meta.stride != contiguous_strides(meta.shape)
                 and n not in given
-                and _dense(m)
+                and _dense(meta)
                 and views
-                and all(v.stride == contiguous_strides(v.shape) for v in views)
+                and all(view.stride == contiguous_strides(view.shape) for view in views)
             ):
                 n.meta["val"] = TensorMeta(
-                    m.shape, contiguous_strides(m.shape), m.dtype, m.device
+                    meta.shape, contiguous_strides(meta.shape), meta.dtype, meta.device
                 )  # (else each pass would copy it for the product)
     return out
 
 
-def _calls(n: torch.fx.Node, readers: set, wanted: Callable[[Any], bool]) -> set[bool]:
+def _calls(node: torch.fx.Node, readers: set, wanted: Callable[[Any], bool]) -> set[bool]:
     """Whether they are backward's, for each of the operators wanted that read a value or a view of it."""
     return {
         late
-        for u in n.users
+        for user in node.users
         for late in (
-            _calls(u, readers, wanted) if gives_views(u.target) else {u in readers} if wanted(u.target) else ()
+            _calls(user, readers, wanted)
+            if gives_views(user.target)
+            else {user in readers}
+            if wanted(user.target)
+            else ()
         )
     }
 
@@ -580,11 +596,13 @@ class Cut:
 
     def __post_init__(self) -> None:
         self.hints = self.joint.env.hints if self.joint.env is not None else {}
-        self.copied = {n for i, n in enumerate(self.primals) if i in self.fragile or i in self.written}
+        self.copied = {primal for i, primal in enumerate(self.primals) if i in self.fragile or i in self.written}
         self.forward = [
-            n
-            for n in self.joint.graph.nodes
-            if n in self.needed and n not in self.needs_tangent and n.op in ("call_function", "placeholder", "get_attr")
+            node
+            for node in self.joint.graph.nodes
+            if node in self.needed
+            and node not in self.needs_tangent
+            and node.op in ("call_function", "placeholder", "get_attr")
         ]
         self.inside = set(self.forward)
 
@@ -602,44 +620,44 @@ class Cut:
                 weights[n], begins = self.weight_of_result(n, n in released)
                 if begins:
                     sources.append(n)
-            if n in self.readers or any(u in self.readers or u in self.needs_tangent for u in n.users):
+            if n in self.readers or any(user in self.readers or user in self.needs_tangent for user in n.users):
                 sinks.append(n)
         for n in weights:
-            edges += [(n, u) for u in n.users if u in weights]
+            edges += [(n, user) for user in n.users if user in weights]
         cut = min_node_cut(weights, edges, sources, sinks)
         return [n for n in self.forward if n in cut]
 
-    def weight_of_input(self, n: torch.fx.Node) -> int:
-        if n not in self.copied:
+    def weight_of_input(self, node: torch.fx.Node) -> int:
+        if node not in self.copied:
             return _FREE
-        by_strides = any(u.target is torch.ops.aten.as_strided.default for u in n.users)
-        return INF if by_strides and not _dense(n.meta["val"]) else _bytes(n, self.hints) + 64
+        by_strides = any(user.target is torch.ops.aten.as_strided.default for user in node.users)
+        return INF if by_strides and not _dense(node.meta["val"]) else _bytes(node, self.hints) + 64
 
-    def weight_of_result(self, n: torch.fx.Node, released: bool) -> tuple[int, bool]:
+    def weight_of_result(self, node: torch.fx.Node, released: bool) -> tuple[int, bool]:
         """(weight, whether backward cannot compute it again)."""
-        if "unshard" in n.meta:  # gathered again, or kept as it was gathered: the last of what was made of it
-            kept = not n.meta["unshard"] and _is_last(n)
-            return (_bytes(n, self.hints) + 64 if kept else INF), kept
-        weight = self._weight(n)
-        asked = "checkpoint" in n.meta  # the user asks to compute it again, unless another region reads it
+        if "unshard" in node.meta:  # gathered again, or kept as it was gathered: the last of what was made of it
+            kept = not node.meta["unshard"] and _is_last(node)
+            return (_bytes(node, self.hints) + 64 if kept else INF), kept
+        weight = self._weight(node)
+        asked = "checkpoint" in node.meta  # the user asks to compute it again, unless another region reads it
         leaves = asked and any(
-            u in self.inside and u.meta.get("checkpoint") != n.meta["checkpoint"] and "apart" not in u.meta
-            for u in n.users
+            user in self.inside and user.meta.get("checkpoint") != node.meta["checkpoint"] and "apart" not in user.meta
+            for user in node.users
         )
-        if asked and not leaves and may_recompute(n):
+        if asked and not leaves and may_recompute(node):
             return weight << 20 if weight < INF else weight, False
-        return weight, leaves or not released and (n in self.dear or not _recomputable(n))
+        return weight, leaves or not released and (node in self.dear or not _recomputable(node))
 
-    def _weight(self, n: torch.fx.Node) -> int:
+    def _weight(self, node: torch.fx.Node) -> int:
         """Of keeping a result: its bytes, INF for what is never kept itself."""
-        cheap = _recomputable(n)
-        made_here = cheap and not n.all_input_nodes  # constants are made again rather than kept
-        if not isinstance(n.meta.get("val"), TensorMeta) or gives_views(n.target) or made_here:
+        cheap = _recomputable(node)
+        made_here = cheap and not node.all_input_nodes  # constants are made again rather than kept
+        if not isinstance(node.meta.get("val"), TensorMeta) or gives_views(node.target) or made_here:
             return INF
-        kept = _kept_bytes(n, self.hints, self.bits)
+        kept = _kept_bytes(node, self.hints, self.bits)
         weight = kept + 64
-        if cheap and n not in self.dear and weight < INF:  # (of two alike, the one that is in memory anyway)
-            copied = n in self.given and n.target is torch.ops.aten.clone.default
+        if cheap and node not in self.dear and weight < INF:  # (of two alike, the one that is in memory anyway)
+            copied = node in self.given and node.target is torch.ops.aten.clone.default
             weight += -1 if copied else kept >> 5
         return weight
 
@@ -648,7 +666,7 @@ def _recomputed(readers: set, saved: list, needs_tangent: set) -> list[torch.fx.
     """Forward values that backward computes again from what is saved, in graph order."""
     keep = set(saved)
     seen: set[torch.fx.Node] = set()
-    todo = [i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])]
+    todo = [i for reader in readers for i in (reader.all_input_nodes if reader in needs_tangent else [reader])]
     while todo:
         n = todo.pop()
         if n in keep or n in seen or n in needs_tangent or n.op != "call_function":
@@ -658,8 +676,8 @@ def _recomputed(readers: set, saved: list, needs_tangent: set) -> list[torch.fx.
     return [n for n in (next(iter(seen)).graph.nodes if seen else ()) if n in seen]
 
 
-def _symbols(n: torch.fx.Node) -> set[str]:
-    return _symbols_of((n.meta.get("val"), tuple(n.args), tuple(n.kwargs.values())))
+def _symbols(node: torch.fx.Node) -> set[str]:
+    return _symbols_of((node.meta.get("val"), tuple(node.args), tuple(node.kwargs.values())))
 
 
 def _symbols_of(what: Any) -> set[str]:

@@ -29,25 +29,25 @@ _DRAWN = (torch.float32, torch.bfloat16, torch.float16)
 def with_comparisons(graph: torch.fx.Graph, late: Container[torch.fx.Node], hints: dict[str, int]) -> None:
     """Have relu's backward choose by a comparison, of which forward may keep the bits where nothing else reads what
     relu gave. `late`: what depends on tangents."""
-    for n in list(graph.nodes):
-        if n.target is not aten.threshold_backward.default or n.args[0] not in late or n.args[1] in late:
+    for node in list(graph.nodes):
+        if node.target is not aten.threshold_backward.default or node.args[0] not in late or node.args[1] in late:
             continue
-        grad, x, threshold = n.args
-        m, to = x.meta["val"], n.meta["val"]
+        grad, x, threshold = node.args
+        m, to = x.meta["val"], node.meta["val"]
         below = TensorMeta(m.shape, m.stride, torch.bool, m.device)
         if not _fits(below, hints):
             continue
-        with graph.inserting_before(n):
+        with graph.inserting_before(node):
             le = graph.create_node("call_function", aten.le.Scalar, (x, threshold), name="le")
             zero = graph.create_node(
                 "call_function", aten.full.default, ([], 0), {"dtype": to.dtype, "device": to.device}, name="zero"
             )
             where = graph.create_node("call_function", aten.where.self, (le, zero, grad), name="where")
         for k, meta in ((le, below), (zero, TensorMeta((), (), to.dtype, to.device)), (where, to)):
-            k.meta.update(n.meta)
+            k.meta.update(node.meta)
             k.meta["val"] = meta
-        n.replace_all_uses_with(where)
-        graph.erase_node(n)
+        node.replace_all_uses_with(where)
+        graph.erase_node(node)
 
 
 def packable(
@@ -62,9 +62,10 @@ def packable(
     element by element.
     """
 
-    def is_read_by_kernels(n: torch.fx.Node) -> bool:
+    def is_read_by_kernels(node: torch.fx.Node) -> bool:
         return all(
-            is_read_by_kernels(u) if is_view(u.target) else u.target is _BACKWARD or elementwise(u) for u in n.users
+            is_read_by_kernels(user) if is_view(user.target) else user.target is _BACKWARD or elementwise(user)
+            for user in node.users
         )
 
     def is_made_by_kernels(n: Any) -> bool:
@@ -73,13 +74,13 @@ def packable(
         return elementwise(n) and not is_view(n.target) and n.target is not mask_bits.UNPACK
 
     return {
-        n
-        for n in graph.nodes
-        if n.op == "call_function"
-        and n not in results
-        and _fits(n.meta.get("val"), hints)
-        and is_made_by_kernels(n)
-        and is_read_by_kernels(n)
+        node
+        for node in graph.nodes
+        if node.op == "call_function"
+        and node not in results
+        and _fits(node.meta.get("val"), hints)
+        and is_made_by_kernels(node)
+        and is_read_by_kernels(node)
     }
 
 
@@ -96,34 +97,36 @@ def _is_drawn(n: Any, opts: Any) -> bool:
     x, p, train = n.args
     if opts is not None and not opts.get("fallback_random", True):
         return train is not False
-    m = x.meta["val"]
+    meta = x.meta["val"]
     return (
         torch.version.hip is None
         and train is not False
         and isinstance(p, float)
         and 0 <= p < 1
-        and m.dtype in _DRAWN
-        and philox.neighbours(m.dtype, m.device.index or 0) > 0
+        and meta.dtype in _DRAWN
+        and philox.neighbours(meta.dtype, meta.device.index or 0) > 0
     )
 
 
 def packed_nodes(graph: torch.fx.Graph, masks: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, torch.fx.Node]:
     """For each of these masks the node that packs it, right behind it."""
     out = {}
-    for n in masks:
-        m = n.meta["val"]
-        with graph.inserting_after(n):
-            k = out[n] = graph.create_node("call_function", mask_bits.PACK, (n, order_in_memory(m)), name="pack_bits")
-        k.meta.update(n.meta)
-        k.meta["val"] = TensorMeta((mask_bits.bytes_for(m.shape),), (1,), torch.uint8, m.device)
+    for mask in masks:
+        meta = mask.meta["val"]
+        with graph.inserting_after(mask):
+            k = out[mask] = graph.create_node(
+                "call_function", mask_bits.PACK, (mask, order_in_memory(meta)), name="pack_bits"
+            )
+        k.meta.update(mask.meta)
+        k.meta["val"] = TensorMeta((mask_bits.bytes_for(meta.shape),), (1,), torch.uint8, meta.device)
     return out
 
 
 def unpacked_node(graph: torch.fx.Graph, kept: torch.fx.Node, mask: torch.fx.Node) -> torch.fx.Node:
     """What `mask` is, of its bits."""
-    m = mask.meta["val"]
+    meta = mask.meta["val"]
     n = graph.create_node(
-        "call_function", mask_bits.UNPACK, (kept, list(m.shape), order_in_memory(m)), name="unpack_bits"
+        "call_function", mask_bits.UNPACK, (kept, list(meta.shape), order_in_memory(meta)), name="unpack_bits"
     )
     n.meta.update(mask.meta)
     return n

@@ -29,8 +29,8 @@ _FIRST_KEPT_UNREAD = frozenset(("aten::gather",))  # whose formula asks what it 
 def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
     """The inputs that backward reads, themselves or views of them, in a graph as recorded: eager keeps them for that,
     and notices when they are changed."""
-    after = reached_from(joint.placeholders[n_inputs:]) | {n for n in joint.graph.nodes if "apart" in n.meta}
-    return {i for i, n in enumerate(joint.placeholders[:n_inputs]) if _readers(n, after)}
+    after = reached_from(joint.placeholders[n_inputs:]) | {node for node in joint.graph.nodes if "apart" in node.meta}
+    return {i for i, placeholder in enumerate(joint.placeholders[:n_inputs]) if _readers(placeholder, after)}
 
 
 def kept_by_autograd(
@@ -42,22 +42,27 @@ def kept_by_autograd(
     """
     after = {n for n in joint.calls() if n.meta.get("backward") and "apart" not in n.meta}
     met: dict[torch.fx.Node, set[int]] = {
-        n: {k} for k, n in enumerate(joint.placeholders[n_inputs : n_inputs + n_tangents])
+        placeholder: {k} for k, placeholder in enumerate(joint.placeholders[n_inputs : n_inputs + n_tangents])
     }
-    for n in joint.graph.nodes:
-        if n in after:
-            met[n] = set().union(*(met.get(a, ()) for a in n.all_input_nodes))
-    for n in reversed(joint.graph.nodes):  # what a formula computes of what it kept alone, the cosine for the sine
-        if n in after and not met[n]:
-            met[n] = set().union(*(met.get(u, ()) for u in n.users))
+    for node in joint.graph.nodes:
+        if node in after:
+            met[node] = set().union(*(met.get(a, ()) for a in node.all_input_nodes))
+    for node in reversed(joint.graph.nodes):  # what a formula computes of what it kept alone, the cosine for the sine
+        if node in after and not met[node]:
+            met[node] = set().union(*(met.get(user, ()) for user in node.users))
     inputs = {
-        i: set().union(*(met[u] for u in readers))
-        for i, n in enumerate(joint.placeholders[:n_inputs])
-        if isinstance(n.meta.get("val"), TensorMeta) and (readers := _readers(n, after) or _beside(n, after))
+        i: set().union(*(met[reader] for reader in readers))
+        for i, placeholder in enumerate(joint.placeholders[:n_inputs])
+        if isinstance(placeholder.meta.get("val"), TensorMeta)
+        and (readers := _readers(placeholder, after) or _beside(placeholder, after))
     }
     slots = [
-        o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] != "input" else None
-        for o in joint.plan[:n_outputs]
+        spec.value
+        if spec.kind == "buffer"
+        else spec.value[1]
+        if spec.kind == "view" and spec.value[0] != "input"
+        else None
+        for spec in joint.plan[:n_outputs]
     ]
     return inputs, [
         k
@@ -72,25 +77,29 @@ def _kept_unread(n: torch.fx.Node, after: set[torch.fx.Node]) -> bool:
     if not isinstance(n.target, torch._ops.OpOverload) or n.target._schema.name not in _KEPT_UNREAD:
         return False
     if len(n.target._schema.returns) > 1:
-        return any(_readers(u, after) for u in n.users)
-    return any(_readers(a, after) for a in n.all_input_nodes)
+        return any(_readers(user, after) for user in n.users)
+    return any(_readers(node, after) for node in n.all_input_nodes)
 
 
-def _beside(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
+def _beside(node: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
     """Those of `after` that are the formula of an operator which keeps the value, itself or a view of it, unread."""
     found = []
-    for u in n.users:
-        if isinstance(u.target, torch._ops.OpOverload) and u not in after:
-            if u.target._schema.name in _FIRST_KEPT_UNREAD and u.args[0] is n:
-                found += [r for a in u.all_input_nodes if a is not n for r in _readers(a, after)]
-            elif gives_views(u.target):
-                found += _beside(u, after)
+    for user in node.users:
+        if isinstance(user.target, torch._ops.OpOverload) and user not in after:
+            if user.target._schema.name in _FIRST_KEPT_UNREAD and user.args[0] is node:
+                found += [r for a in user.all_input_nodes if a is not node for r in _readers(a, after)]
+            elif gives_views(user.target):
+                found += _beside(user, after)
     return found
 
 
-def _readers(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
+def _readers(node: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
     """Those of `after` that read the value, itself or views of it."""
-    return [r for u in n.users for r in ([u] if u in after else _readers(u, after) if gives_views(u.target) else ())]
+    return [
+        r
+        for user in node.users
+        for r in ([user] if user in after else _readers(user, after) if gives_views(user.target) else ())
+    ]
 
 
 def remember(which: Sequence[tuple[int, bool]], values: Sequence[Any]) -> list:

@@ -127,13 +127,14 @@ class SymbolicGraph:
         contexts = self._contexts()
         first = FakeTensorMode(shape_env=env)
         fakes = {
-            i: first.from_tensor(inputs[i], symbolic_context=c, source=c.tensor_source) for i, c in contexts.items()
+            name: first.from_tensor(inputs[name], symbolic_context=c, source=c.tensor_source)
+            for name, c in contexts.items()
         }
         ints = self._ints(env, inputs, fakes)
         places = _name_inputs(gm)
         context = TracingContext(FakeTensorMode(shape_env=env))
-        for i, c in contexts.items():
-            context.tensor_to_context[inputs[i]] = c
+        for key, c in contexts.items():
+            context.tensor_to_context[inputs[key]] = c
         with tracing(context), _overlaps_by_hints():
             call = self.make(gm, [ints.get(i, x) for i, x in enumerate(inputs)])
         text = env.produce_guards_expression([fakes.get(i, ints.get(i, x)) for i, x in enumerate(inputs)])
@@ -157,7 +158,9 @@ class SymbolicGraph:
 
         return {
             i: StatefulSymbolicContext(
-                dynamic_sizes=[DimDynamic.STATIC if type(n) is int else DimDynamic.DYNAMIC for n in spec.spec.shape],
+                dynamic_sizes=[
+                    DimDynamic.STATIC if type(size) is int else DimDynamic.DYNAMIC for size in spec.spec.shape
+                ],
                 tensor_source=LocalSource(f"t{i}"),
             )
             for i, spec in enumerate(self.captured.inputs)
@@ -170,7 +173,9 @@ class SymbolicGraph:
         from torch.fx.experimental.symbolic_shapes import DimDynamic
 
         sizes = {
-            own: fake.shape[d] for i, fake in fakes.items() for d, own in enumerate(self.captured.inputs[i].spec.shape)
+            own: fake.shape[d]
+            for key, fake in fakes.items()
+            for d, own in enumerate(self.captured.inputs[key].spec.shape)
         }
         symints = {}
         for i, node in enumerate(self.captured.graph_module.graph.find_nodes(op="placeholder")):
@@ -218,7 +223,7 @@ def _overlaps_by_hints() -> Iterator[None]:
     def overlapping(tensors: list, symbolic: bool = True) -> set[int]:
         if not symbolic or not ShapeEnv._suppress_guards_tls():
             return in_symbols(tensors, symbolic=symbolic)
-        return in_symbols([_with_hints(t) for t in tensors], symbolic=False)
+        return in_symbols([_with_hints(tensor) for tensor in tensors], symbolic=False)
 
     analysis.compute_overlapping_tensors = overlapping
     try:
@@ -227,14 +232,14 @@ def _overlaps_by_hints() -> Iterator[None]:
         analysis.compute_overlapping_tensors = in_symbols
 
 
-def _with_hints(t: torch.Tensor) -> torch.Tensor:
-    """A tensor without data that lies as `t` does in this call."""
+def _with_hints(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without data that lies as `tensor` does in this call."""
 
     def hint(n: Any) -> Any:
         return n.node.hint if isinstance(n, torch.SymInt) else n
 
-    shape, stride, offset = [*map(hint, t.shape)], [*map(hint, t.stride())], hint(t.storage_offset())
-    return torch.empty((), dtype=t.dtype, device="meta").as_strided(shape, stride, offset)
+    shape, stride, offset = [*map(hint, tensor.shape)], [*map(hint, tensor.stride())], hint(tensor.storage_offset())
+    return torch.empty((), dtype=tensor.dtype, device="meta").as_strided(shape, stride, offset)
 
 
 def _relation(guard: Any, places: dict[Any, Callable[[tuple], Any]]) -> Callable[[tuple], bool]:

@@ -74,7 +74,7 @@ def said() -> str:
     """What stock says of its captures since the last `compile`: `2 graphs, 1 break (Data-dependent branching)`."""
     from torch._dynamo.utils import counters
 
-    graphs = sum(v for k, v in counters["stats"].items() if k == "unique_graphs")
+    graphs = sum(value for key, value in counters["stats"].items() if key == "unique_graphs")
     breaks = counters["graph_break"]
     words = plural(graphs, "graph")
     if breaks:

@@ -79,7 +79,7 @@ def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
         r.timeline.append(
             s.TimelineEvent(c.time, "entry", frame_of[number], entry_of[c.id], plural(len(c.guards), "guard"))
         )
-        r.guards += [_guard(g, entry_of[c.id]) for g in c.guards]
+        r.guards += [_guard(guard, entry_of[c.id]) for guard in c.guards]
     for c in compiled:
         if not c.failed:
             for gm in c.graphs:
@@ -94,7 +94,7 @@ def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
             )
     r.timeline.sort(key=lambda e: e.time)
     for i, frame in enumerate(r.frames):
-        if frame.entries and any(b.frame == i for b in r.graph_breaks):
+        if frame.entries and any(graph_break.frame == i for graph_break in r.graph_breaks):
             frame.status = "partly"
     capture = sum(c.seconds for c in compiled)
     r.stages = [s.Stage("capture", capture, capture, len(compiled))]
@@ -109,14 +109,14 @@ def _name(name: str) -> str:
     return f"{resumed['name']} after line {resumed['line']}" if resumed else name
 
 
-def _add_graph(r: CompileReport, gm: Any, frame: int, entry: int) -> None:
-    for n in gm.graph.nodes:
-        n.meta.setdefault("val", n.meta.get("example_value"))
-        n.meta["stack"] = _stack(n.meta.get("stack_trace") or "")
+def _add_graph(report: CompileReport, gm: Any, frame: int, entry: int) -> None:
+    for node in gm.graph.nodes:
+        node.meta.setdefault("val", node.meta.get("example_value"))
+        node.meta["stack"] = _stack(node.meta.get("stack_trace") or "")
     nodes = nodes_of(gm, (), label)
-    number = len(r.graphs)
+    number = len(report.graphs)
     ops = sum(n.op not in ("input", "parameter", "output") for n in nodes)
-    r.graphs.append(
+    report.graphs.append(
         s.Graph(
             f"graph_{number}",
             frame,
@@ -127,33 +127,42 @@ def _add_graph(r: CompileReport, gm: Any, frame: int, entry: int) -> None:
             graph_module=gm,
         )
     )
-    if r.entries[entry].graph is None:
-        r.entries[entry].graph = number
+    if report.entries[entry].graph is None:
+        report.entries[entry].graph = number
     reason = getattr(gm, "compile_subgraph_reason", None)
     if reason is not None and reason.graph_break:
-        _add_break(r, reason, frame)
+        _add_break(report, reason, frame)
 
 
-def _add_break(r: CompileReport, why: Any, frame: int) -> None:
+def _add_break(report: CompileReport, why: Any, frame: int) -> None:
     top = why.user_stack[-1] if why.user_stack else None
     file, line = (
-        (label(top.filename), top.lineno or 0) if top is not None else (r.frames[frame].file, r.frames[frame].line)
+        (label(top.filename), top.lineno or 0)
+        if top is not None
+        else (report.frames[frame].file, report.frames[frame].line)
     )
     kind, words, remedy = _break_words(why.reason.strip())
-    same = next((b for b in r.graph_breaks if (b.file, b.line, b.reason) == (file, line, words)), None)
+    same = next(
+        (
+            graph_break
+            for graph_break in report.graph_breaks
+            if (graph_break.file, graph_break.line, graph_break.reason) == (file, line, words)
+        ),
+        None,
+    )
     if same is not None:  # of another entry of the frame
         same.count += 1
         return
     code = source_line(top.filename, top.lineno or 0).rstrip() if top is not None else ""
     chain = [s.FrameRef(_name(f.name), label(f.filename), f.lineno or 0) for f in why.user_stack]
-    r.graph_breaks.append(
+    report.graph_breaks.append(
         s.Break(
             kind,
             words,
             file,
             line,
             code=code,
-            function=_name(top.name) if top is not None else r.frames[frame].name,
+            function=_name(top.name) if top is not None else report.frames[frame].name,
             remedy=remedy,
             frame=frame,
             call_chain=chain,
@@ -236,7 +245,9 @@ def _recompile(miss: Any, frame: int, of: s.Frame, guards: list[Any]) -> s.Recom
     else:
         out.source, out.kind, out.expected, out.got = "a guard", "GUARD", words, "it does not hold"
     if out.line is None:
-        file, out.line = _place(next((g.user_stack for g in guards if _users_name(str(g.name)) == out.source), None))
+        file, out.line = _place(
+            next((guard.user_stack for guard in guards if _users_name(str(guard.name)) == out.source), None)
+        )
         out.file, out.code = label(file), source_line(file, out.line or 0).rstrip()
     return out
 

@@ -82,16 +82,17 @@ def kind_of_call(
     if base in safe_operators.NUMBERS:
         if base in ("size", "stride", "broadcast_shapes", "dim", "numel"):
             return SIZE if base not in ("dim", "numel") and len(operands) < 2 else DIMENSION
-        return Kind(NUMBER.name, max([NUMBER.bits, *[o.bits for o in operands]]))
+        return Kind(NUMBER.name, max([NUMBER.bits, *[operand.bits for operand in operands]]))
     if base in _COMPARISONS:
         return EITHER
     if base in _POWERS | _SHIFTS | _PRODUCTS | _SUMS:
-        if any(o.name in (SIZE.name, SEVERAL.name, OTHER.name) for o in operands[:2]):
+        if any(operand.name in (SIZE.name, SEVERAL.name, OTHER.name) for operand in operands[:2]):
             raise ExportError(f"the file's graph calls {name} of something that is neither a tensor nor a number")
         if TENSOR in operands:
             return TENSOR
         return Kind(
-            EITHER.name if any(o.name == EITHER.name for o in operands) else NUMBER.name, _bits(base, args, operands)
+            EITHER.name if any(operand.name == EITHER.name for operand in operands) else NUMBER.name,
+            _bits(base, args, operands),
         )
     if base == "where" and len(operands) == 1 or base.startswith("atleast_") and operands and operands[0] is not TENSOR:
         return SEVERAL
@@ -106,7 +107,7 @@ def kind_of_call(
 
 
 def _bits(base: str, args: Sequence[Any], operands: Sequence[Kind]) -> int:
-    bits = [o.bits for o in operands] or [0]
+    bits = [operand.bits for operand in operands] or [0]
     if base in _POWERS or base in _SHIFTS:
         by = args[0 if base.startswith("r") else -1] if args else None
         if isinstance(by, float):
@@ -155,5 +156,5 @@ def check_windows(
 
 def _leaves(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
-        return [leaf for v in value for leaf in _leaves(v)]
+        return [leaf for item in value for leaf in _leaves(item)]
     return [value]

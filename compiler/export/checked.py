@@ -37,15 +37,15 @@ def _recurrent(
     if layers < 1:
         raise ExportError(f"{kind} of {layers} layers")
     projected, hidden = states[0].shape[-1], states[-1].shape[-1]
-    for name, s in zip(("h", "c"), states):
+    for name, state in zip(("h", "c"), states):
         if (
-            s.dim() != 3
-            or s.shape[0] != layers * ways
+            state.dim() != 3
+            or state.shape[0] != layers * ways
             or batch is not None
-            and s.shape[1] != batch
-            or s.shape[1] != states[0].shape[1]
+            and state.shape[1] != batch
+            or state.shape[1] != states[0].shape[1]
         ):
-            raise ExportError(f"{kind}: the state {name} of shape {list(s.shape)} does not fit")
+            raise ExportError(f"{kind}: the state {name} of shape {list(state.shape)} does not fit")
     each = 2 + 2 * biases + (projected != hidden)
     if len(weights) != each * layers * ways:
         raise ExportError(f"{kind} must have {each * layers * ways} weights, got {len(weights)}")
@@ -80,14 +80,14 @@ def _checked_recurrent(kind: str, original: Callable, gates: int) -> Callable:
     return checked
 
 
-def _weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> torch.Tensor:
-    shape = [1] * v.dim() if dim == -1 else [n if d == dim else 1 for d, n in enumerate(v.shape)]
+def _weight_norm(v: torch.Tensor, grad: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    shape = [1] * v.dim() if dim == -1 else [size if d == dim else 1 for d, size in enumerate(v.shape)]
     if dim == -1:
         shape = []
-    _sized("weight_norm: the magnitude", g, *shape)
+    _sized("weight_norm: the magnitude", grad, *shape)
     if not v.numel():
         raise ExportError("weight_norm of no elements")  # torch divides by their number, which ends the process
-    return torch._weight_norm(v, g, dim)
+    return torch._weight_norm(v, grad, dim)
 
 
 def scaled_dot_product_attention(

@@ -93,7 +93,7 @@ def export(
         if code.co_flags & inspect.CO_VARKEYWORDS
         else -1
     )
-    effects = [e.words() for e in seen.effects if not _unseen(e, seen, spread)]
+    effects = [effect.words() for effect in seen.effects if not _unseen(effect, seen, spread)]
     if effects:
         raise ExportError(
             f"{name} has side effects that a graph cannot hold: {', '.join(dict.fromkeys(effects))}. Return values"
@@ -185,10 +185,10 @@ def _frame_arguments(function: types.FunctionType, bound: inspect.BoundArguments
     names = list(code.co_varnames[:n])
     parameters = _signature(function).parameters.values()
     rest = [
-        p.name
+        param.name
         for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        for p in parameters
-        if p.kind is kind
+        for param in parameters
+        if param.kind is kind
     ]
     return tuple(bound.arguments[name] for name in (*names, *rest))
 
@@ -226,12 +226,12 @@ def _wanted(
                 out[source] = dims
         elif isinstance(value, (list, tuple)):
             items = wanted if isinstance(wanted, (list, tuple)) else ()
-            for i, v in enumerate(value):
-                visit(v, S.item(source, i), items[i] if i < len(items) else None)
+            for i, item in enumerate(value):
+                visit(item, S.item(source, i), items[i] if i < len(items) else None)
         elif isinstance(value, dict):
-            for k, v in value.items():
-                step = S.dict_value(source, k) if type(value) is dict else S.item(source, k)
-                visit(v, step, wanted.get(k) if isinstance(wanted, dict) else None)
+            for key, item in value.items():
+                step = S.dict_value(source, key) if type(value) is dict else S.item(source, key)
+                visit(item, step, wanted.get(key) if isinstance(wanted, dict) else None)
 
     for name, (value, source) in places.items():
         visit(value, source, spec.get(name))
@@ -243,7 +243,7 @@ def _places(
 ) -> dict[str, tuple[Any, Source]]:
     """name -> (argument, where it is found): of the parameters `names`, and of each keyword in **kwargs."""
     slots = _slots(function)
-    kinds = {p.name: p.kind for p in _signature(function).parameters.values()}
+    kinds = {param.name: param.kind for param in _signature(function).parameters.values()}
     out: dict[str, tuple[Any, Source]] = {}
     spread = None
     for name in names:
@@ -260,7 +260,7 @@ def _places(
 def _wanted_dims(value: torch.Tensor, source: Source, wanted: Any) -> set[int]:
     """The dimensions of a tensor that `wanted` names: one, several, or a dict of them with names (None: not that)."""
     if isinstance(wanted, dict):
-        named = [d for d, name in wanted.items() if name is not None]
+        named = [key for key, name in wanted.items() if name is not None]
     elif isinstance(wanted, (list, tuple, set)):
         named = list(wanted)
     else:
@@ -333,7 +333,7 @@ class _Builder:
                 else:
                     out.append(Input(i.name, "state", key=self.add_state(example, source)))
             else:
-                symbol = next((s for s, where in self.env.sources.items() if where is source), None)
+                symbol = next((key for key, where in self.env.sources.items() if where is source), None)
                 if symbol is not None:
                     out.append(Input(i.name, "size", key=symbol))
                 elif self.is_argument(source):
@@ -347,27 +347,27 @@ class _Builder:
     # --- guards
     def checks(self) -> list[Check]:
         out: list[Check] = []
-        for g in self.result.guards:
-            out.extend(self._check(g))
+        for guard in self.result.guards:
+            out.extend(self._check(guard))
         order = {"type": 0, "tensor": 1, "int": 1, "sizes": 3}
         return sorted(
             out,
             key=lambda c: (order.get(c.kind, 2) if c.kind == "sizes" else min(order.get(c.kind, 1), 1), len(c.path)),
         )
 
-    def _check(self, g: Guard) -> list[Check]:
-        where = f"{g.file}:{g.line}" if g.file else ""
-        if g.kind == "PREDICATE":
-            return [Check("sizes", [], value_json.encode_expr(g.expected), where)]
-        if g.kind in ("NO_OVERLAP", "NO_ALIAS"):
-            paths = [self.path(s) for s in g.expected if self.is_argument(s)]
+    def _check(self, guard: Guard) -> list[Check]:
+        where = f"{guard.file}:{guard.line}" if guard.file else ""
+        if guard.kind == "PREDICATE":
+            return [Check("sizes", [], value_json.encode_expr(guard.expected), where)]
+        if guard.kind in ("NO_OVERLAP", "NO_ALIAS"):
+            paths = [self.path(s) for s in guard.expected if self.is_argument(s)]
             return [Check("apart", a, b, where) for n, a in enumerate(paths) for b in paths[:n]]
-        if not self.is_argument(g.source):
+        if not self.is_argument(guard.source):
             return []
-        path = self.path(g.source)
-        if g.kind == "TENSOR":
-            spec = g.expected
-            shape = [value_json.encode_expr(s) for s in spec.shape]
+        path = self.path(guard.source)
+        if guard.kind == "TENSOR":
+            spec = guard.expected
+            shape = [value_json.encode_expr(size) for size in spec.shape]
             return [
                 Check(
                     "tensor",
@@ -381,26 +381,26 @@ class _Builder:
                     where,
                 )
             ]
-        if g.kind in ("EQUALS", "ID"):
-            return [Check("const", path, value_json.encode(present(g.expected)), where)]
-        if g.kind == "TYPE":
-            wanted = present(g.expected)
+        if guard.kind in ("EQUALS", "ID"):
+            return [Check("const", path, value_json.encode(present(guard.expected)), where)]
+        if guard.kind == "TYPE":
+            wanted = present(guard.expected)
             return [Check("type", path, f"{wanted.__module__}.{wanted.__qualname__}", where)]
-        if g.kind == "LEN":
-            return [Check("len", path, g.expected, where)]
-        if g.kind == "DICT_KEYS":
-            return [Check("keys", path, [value_json.encode(k) for k in g.expected], where)]
-        if g.kind == "INT_SYMBOL":
-            return [Check("int", path, next(iter(g.expected.symbol_names())), where)]
-        if g.kind == "FLOAT":
+        if guard.kind == "LEN":
+            return [Check("len", path, guard.expected, where)]
+        if guard.kind == "DICT_KEYS":
+            return [Check("keys", path, [value_json.encode(k) for k in guard.expected], where)]
+        if guard.kind == "INT_SYMBOL":
+            return [Check("int", path, next(iter(guard.expected.symbol_names())), where)]
+        if guard.kind == "FLOAT":
             return [Check("float", path, None, where)]
-        if g.kind == "ALIAS":
-            return [Check("same", path, self.path(g.expected), where)] if self.is_argument(g.expected) else []
-        if g.kind in ("HASATTR", "CODE", "CLASS", "FUNCTION", "LACKS"):
+        if guard.kind == "ALIAS":
+            return [Check("same", path, self.path(guard.expected), where)] if self.is_argument(guard.expected) else []
+        if guard.kind in ("HASATTR", "CODE", "CLASS", "FUNCTION", "LACKS"):
             return []  # facts of classes and functions, which the type check stands for
+        place = guard.source.name() if guard.source else "its state"
         raise ExportError(
-            f"{self.name} relies on {g.source.name() if g.source else 'its state'} in a way ({g.kind}) that an exported"
-            " program cannot check"
+            f"{self.name} relies on {place} in a way ({guard.kind}) that an exported program cannot check"
         )
 
     # --- result
@@ -414,22 +414,25 @@ class _Builder:
                     if self.is_argument(source)
                     else ["state", self.add_state(real, source)]
                 )
-            return ["output", next(k for k, o in enumerate(self.outputs) if o is value or self._same_node(o, value))]
+            return [
+                "output",
+                next(k for k, output in enumerate(self.outputs) if output is value or self._same_node(output, value)),
+            ]
         if isinstance(value, torch.SymInt):
             return ["size", value_json.encode_expr(self.env.to_expr(value))]
         if isinstance(value, torch.Tensor):
             return ["state", self.add_state(value, None)]
         if type(value) is list:
-            return ["list", [self.shape(v) for v in value]]
+            return ["list", [self.shape(item) for item in value]]
         if type(value) is tuple:
-            return ["tuple", [self.shape(v) for v in value]]
+            return ["tuple", [self.shape(item) for item in value]]
         if type(value) is dict:
-            return ["dict", [[value_json.encode(k), self.shape(v)] for k, v in value.items()]]
+            return ["dict", [[value_json.encode(key), self.shape(item)] for key, item in value.items()]]
         cls = type(value)
         label = f"{cls.__module__}.{cls.__qualname__}"
         if isinstance(value, tuple) and hasattr(cls, "_fields"):
             self.classes[label] = cls
-            return ["namedtuple", [[k, self.shape(v)] for k, v in zip(cls._fields, value)], label]
+            return ["namedtuple", [[field, self.shape(item)] for field, item in zip(cls._fields, value)], label]
         if isinstance(value, dict) or dataclasses.is_dataclass(value):
             fields = (
                 list(value.items())
@@ -472,8 +475,8 @@ class _Builder:
         for p in list(_signature(self.function).parameters.values())[len(self.owner) :]:
             signature.append([p.name, p.kind.name, None if p.default is p.empty else [p.default]])
         matters = any(
-            isinstance(n.target, HigherOrderCall) or n.target is torch._C._set_grad_enabled
-            for n in self.graph.graph_module.graph.nodes
+            isinstance(node.target, HigherOrderCall) or node.target is torch._C._set_grad_enabled
+            for node in self.graph.graph_module.graph.nodes
         )
         program = ExportedProgram(
             self.name,
@@ -483,7 +486,7 @@ class _Builder:
             checks,
             result,
             self.state,
-            [n for n, t in self.state.items() if isinstance(t, nn.Parameter)],
+            [key for key, value in self.state.items() if isinstance(value, nn.Parameter)],
             symbols,
             bool(module.training) if module is not None else False,
             matters,
@@ -496,30 +499,37 @@ class _Builder:
     def strides(self) -> dict[str, list]:
         """Those of the example's tensors, by argument, where they follow from the sizes."""
         out = {}
-        known = {s for s, source in self.env.sources.items() if source is not None and source.kind == "size"}
-        for g in self.result.guards:
-            if g.kind == "TENSOR" and self.is_argument(g.source):
-                encoded = [None if s is None else value_json.encode_expr(s) for s in g.expected.stride]
+        known = {key for key, source in self.env.sources.items() if source is not None and source.kind == "size"}
+        for guard in self.result.guards:
+            if guard.kind == "TENSOR" and self.is_argument(guard.source):
+                encoded = [
+                    None if stride is None else value_json.encode_expr(stride) for stride in guard.expected.stride
+                ]
                 if None not in encoded and known.issuperset(
-                    n for s in g.expected.stride for n in as_expr(s).symbol_names()
+                    name for stride in guard.expected.stride for name in as_expr(stride).symbol_names()
                 ):
-                    out[path_text(self.path(g.source))] = encoded
+                    out[path_text(self.path(guard.source))] = encoded
         return out
 
     def _check_dynamic(self, options: CaptureOptions) -> None:
         """Sizes that were asked to vary must not have been fixed."""
         for source, dims in options.dynamic_dims.items():
-            for d in dims:
-                where = S.size(source, d)
-                symbol = next((s for s, at in self.env.sources.items() if at is where), None)
+            for dim in dims:
+                where = S.size(source, dim)
+                symbol = next((key for key, at in self.env.sources.items() if at is where), None)
                 if symbol is None:
                     real = next(
-                        (e for i, e in zip(self.graph.inputs, self.graph.example_inputs) if i.source is source), None
+                        (
+                            example_input
+                            for i, example_input in zip(self.graph.inputs, self.graph.example_inputs)
+                            if i.source is source
+                        ),
+                        None,
                     )
-                    if isinstance(real, torch.Tensor) and real.shape[d] < 2:
+                    if isinstance(real, torch.Tensor) and real.shape[dim] < 2:
                         raise ExportError(
-                            f"dynamic: dimension {d} of `{source.name()}` has size {real.shape[d]} in the example; give"
-                            " one of 2 or more"
+                            f"dynamic: dimension {dim} of `{source.name()}` has size {real.shape[dim]} in the example; "
+                            "give one of 2 or more"
                         )
                     continue
                 fixed = self.env.replace(self.env.to_expr(self.env.wrap(_symbol(symbol))))
@@ -528,7 +538,7 @@ class _Builder:
                         (f" at {f}:{n}" for e, f, n, _ in self.env.guards if symbol in e.symbol_names() and f), ""
                     )
                     raise ExportError(
-                        f"dynamic: dimension {d} of `{source.name()}` cannot vary: the code fixes it to"
+                        f"dynamic: dimension {dim} of `{source.name()}` cannot vary: the code fixes it to"
                         f" {fixed.value}{line}"
                     )
 
@@ -542,7 +552,7 @@ def _symbol(name: str) -> Any:
 def _plain(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph without what capture knows of it: a program keeps no tensors alive but its state."""
     for node in module.graph.nodes:
-        node.meta = {k: v for k, v in node.meta.items() if k in ("stack", "module")}
+        node.meta = {key: value for key, value in node.meta.items() if key in ("stack", "module")}
         if node.name == "self":  # a parameter of that name; in the text of a graph it is the module
             node._rename("self_input")
             node.target = node.name

@@ -125,17 +125,17 @@ class ExportedModule(nn.Module):
     def __init__(self, program: ExportedProgram):
         super().__init__()
         object.__setattr__(self, "_exported_program", program)
-        for name, t in program.state.items():
+        for name, value in program.state.items():
             owner: nn.Module = self
             *path, last = name.split(".")
             for part in path:
                 if part not in owner._modules:
                     owner.add_module(part, nn.Module())
                 owner = owner._modules[part]  # type: ignore[assignment]
-            if isinstance(t, nn.Parameter):
-                owner.register_parameter(last, t)
+            if isinstance(value, nn.Parameter):
+                owner.register_parameter(last, value)
             else:
-                owner.register_buffer(last, t)
+                owner.register_buffer(last, value)
         self.training = program.training
 
     def train(self, mode: bool = True) -> "ExportedModule":

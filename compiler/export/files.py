@@ -59,7 +59,7 @@ def save(program: ExportedProgram, path: Any) -> None:
         "signature": signature,
         "graph": encode_graph(program.graph_module),
         "inputs": [[i.name, i.kind, encode(i.path), i.key] for i in program.inputs],
-        "checks": [[c.kind, encode(c.path), encode(c.expected), c.where] for c in program.checks],
+        "checks": [[check.kind, encode(check.path), encode(check.expected), check.where] for check in program.checks],
         "result": encode(program.result),
         "state": state,
         "symbols": encode(program.symbols),
@@ -95,24 +95,28 @@ def _default(name: str, value: Any) -> list:
         ) from None
 
 
-def _describe(t: torch.Tensor) -> dict:
-    if t.layout is not torch.strided or type(t) not in (torch.Tensor, nn.Parameter, nn.Buffer) or t.is_quantized:
+def _describe(tensor: torch.Tensor) -> dict:
+    if (
+        tensor.layout is not torch.strided
+        or type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer)
+        or tensor.is_quantized
+    ):
         raise ExportError(
-            f"a tensor of state is a {type(t).__name__} of layout {t.layout}; only dense tensors can be saved"
+            f"a tensor of state is a {type(tensor).__name__} of layout {tensor.layout}; only dense tensors can be saved"
         )
     return {
-        "dtype": str(t.dtype),
-        "shape": list(t.shape),
-        "stride": _strides(t),
-        "device": str(t.device),
-        "requires_grad": t.requires_grad,
-        "parameter": isinstance(t, nn.Parameter),
+        "dtype": str(tensor.dtype),
+        "shape": list(tensor.shape),
+        "stride": _strides(tensor),
+        "device": str(tensor.device),
+        "requires_grad": tensor.requires_grad,
+        "parameter": isinstance(tensor, nn.Parameter),
     }
 
 
-def _strides(t: torch.Tensor) -> list[int]:
+def _strides(tensor: torch.Tensor) -> list[int]:
     """As they are, where a file may say so."""
-    shape, strides = list(t.shape), list(t.stride())
+    shape, strides = list(tensor.shape), list(tensor.stride())
     return strides if _lie_apart(shape, strides) else list(torch.empty(shape, device="meta").stride())
 
 
@@ -126,8 +130,8 @@ def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return extent <= grammar.GAPS * max(1, math.prod(shape))
 
 
-def _bytes(t: torch.Tensor) -> bytes:
-    flat = t.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+def _bytes(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()) if flat.numel() else b""
 
 
@@ -146,7 +150,7 @@ def load_exported(
 
     if not isinstance(path, (str, os.PathLike)):
         raise ExportError(f"load_exported takes the path of a file, got {type(path).__name__}")
-    if isinstance(operators, str) or not all(isinstance(o, str) for o in operators):
+    if isinstance(operators, str) or not all(isinstance(operator, str) for operator in operators):
         raise ExportError(f"operators is a collection of names such as ('mylib::scale',), got {operators!r}")
     backend = resolve(backend)
     with open(path, "rb") as f:  # (one that is not there, or may not be read, is no damage)
@@ -183,12 +187,15 @@ def _read(f: BinaryIO, path: Any, backend: Any, device: Any, operators: Collecti
 def _entries(z: zipfile.ZipFile, whole: int) -> set[str]:
     """The names of the archive's entries. What they hold takes no more room than the file itself, of `whole` bytes."""
     infos = z.infolist()
-    names = {i.filename for i in infos}
+    names = {info.filename for info in infos}
     if len(names) != len(infos) or names != {"program.json", *(f"tensors/{k}" for k in range(len(infos) - 1))}:
         raise ExportError("the file has other entries than an exported program, or lacks some")
-    if any(i.compress_type != zipfile.ZIP_STORED or i.flag_bits & 1 or i.file_size != i.compress_size for i in infos):
+    if any(
+        info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.file_size != info.compress_size
+        for info in infos
+    ):
         raise ExportError("the file is compressed or encrypted: an exported program is stored as it is")
-    if sum(i.file_size for i in infos) > whole:
+    if sum(info.file_size for info in infos) > whole:
         raise ExportError("the file's entries are larger than the file")
     return names
 
@@ -245,7 +252,8 @@ def _program(
     parameters = dict.fromkeys(str(name) for name, _, _ in signature)
     state = _state(text["state"], kept)
     symbols = {
-        grammar.identifier(k): _symbol(v, parameters) for k, v in decode({"dict": _pairs(text["symbols"])}).items()
+        grammar.identifier(key): _symbol(value, parameters)
+        for key, value in decode({"dict": _pairs(text["symbols"])}).items()
     }
     facts = grammar.Facts(parameters, state, symbols)
     checks = []
@@ -294,9 +302,9 @@ _KINDS = {"argument": TENSOR, "state": TENSOR, "number": NUMBER, "size": NUMBER}
 def _floating_arguments(checks: list[Check]) -> set[str]:
     """The paths, as text, that the checks say to be tensors of floating dtype."""
     found: dict[str, bool] = {}
-    for c in checks:
-        if c.kind == "tensor":
-            path, dtype = repr(c.path), decode({"torch": c.expected["dtype"]})
+    for check in checks:
+        if check.kind == "tensor":
+            path, dtype = repr(check.path), decode({"torch": check.expected["dtype"]})
             found[path] = found.get(path, True) and dtype.is_floating_point
     return {path for path, floating in found.items() if floating}
 
@@ -352,7 +360,7 @@ _MOST_DIMENSIONS = 64
 
 
 def _tensor(d: Any, data: bytes, device: Any) -> torch.Tensor:
-    if not isinstance(d, dict) or {k: type(v) for k, v in d.items()} != _TENSOR:
+    if not isinstance(d, dict) or {key: type(value) for key, value in d.items()} != _TENSOR:
         raise ExportError("the file has a tensor without its facts")
     dtype, shape, strides = decode({"torch": d["dtype"]}), d["shape"], d["stride"]
     if (

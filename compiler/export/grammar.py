@@ -225,11 +225,11 @@ class Facts:
     def _sequence(self, parts: Any) -> None:
         if not isinstance(parts, list):
             raise ExportError("the file holds a result without its parts")
-        for p in parts:
-            self.result(p, self.outputs)
+        for part in parts:
+            self.result(part, self.outputs)
 
     def _mapping(self, parts: Any, key: Callable[[Any], Any] = lambda k: plain_key(value_json.decode(k))) -> None:
-        if not isinstance(parts, list) or any(not isinstance(p, list) or len(p) != 2 for p in parts):
+        if not isinstance(parts, list) or any(not isinstance(part, list) or len(part) != 2 for part in parts):
             raise ExportError("the file holds a result without its parts")
         keys = value_json.distinct([key(k) for k, _ in parts])
         if len(set(keys)) != len(keys):

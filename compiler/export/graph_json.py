@@ -53,7 +53,13 @@ def encode_graph(module: torch.fx.GraphModule) -> list:
         else:
             raise ExportError(f"a {node.op} node cannot be saved in an exported program")
         rows.append(
-            [node.op, node.name, target, _argument(node.args), {k: _argument(v) for k, v in node.kwargs.items()}]
+            [
+                node.op,
+                node.name,
+                target,
+                _argument(node.args),
+                {name: _argument(value) for name, value in node.kwargs.items()},
+            ]
         )
     return rows
 
@@ -62,11 +68,11 @@ def _argument(value: Any) -> Any:
     if isinstance(value, torch.fx.Node):
         return {"node": value.name}
     if isinstance(value, tuple):
-        return {"tuple": [_argument(v) for v in value]}
+        return {"tuple": [_argument(item) for item in value]}
     if isinstance(value, list):
-        return [_argument(v) for v in value]
+        return [_argument(item) for item in value]
     if isinstance(value, dict):
-        return {"dict": [[encode(k), _argument(v)] for k, v in value.items()]}
+        return {"dict": [[encode(key), _argument(item)] for key, item in value.items()]}
     if isinstance(value, slice):
         return {"slice": [_argument(value.start), _argument(value.stop), _argument(value.step)]}
     return encode(value)
@@ -74,7 +80,7 @@ def _argument(value: Any) -> Any:
 
 def _read_argument(value: Any, nodes: dict[str, torch.fx.Node]) -> Any:
     if isinstance(value, list):
-        return [_read_argument(v, nodes) for v in value]
+        return [_read_argument(item, nodes) for item in value]
     if isinstance(value, dict) and len(value) == 1:
         ((kind, of),) = value.items()
         if kind == "node":
@@ -161,7 +167,7 @@ class _Reader:
         if len(self.operands) != len(self.inputs):
             raise ExportError("the file's graph and its inputs do not fit each other")
         made = graph_module(self.graph, name)
-        made.meta["kinds"] = [kind_of(v, self.kinds) for v in self.results]
+        made.meta["kinds"] = [kind_of(result, self.kinds) for result in self.results]
         return made
 
     def _add(self, label: str, node: torch.fx.Node, kind: Kind) -> None:
@@ -190,12 +196,12 @@ class _Reader:
         values = _read_argument(args, self.nodes)
         if not isinstance(values, tuple) or not isinstance(kwargs, dict):
             raise ExportError(f"the file's graph calls {label} with invalid arguments")
-        named = {k: _read_argument(v, self.nodes) for k, v in kwargs.items()}
+        named = {key: _read_argument(value, self.nodes) for key, value in kwargs.items()}
         safe_targets.check_keywords(named)
         first = kind_of(values[0], self.kinds) if values else OTHER
         if isinstance(target, dict) and op == "call_function":
             call: Any
-            call, kind = _read_operator(target, [kind_of(v, self.kinds) for v in values], self.allowed)
+            call, kind = _read_operator(target, [kind_of(value, self.kinds) for value in values], self.allowed)
             if named:
                 raise ExportError(f"the file calls an operator with keywords: {label}")
             return self._add(label, self.graph.create_node(op, call, values, named, name=label), kind)
@@ -269,7 +275,7 @@ def _operator(call: HigherOrderCall) -> dict:
     return {
         "kind": call.kind,
         "name": call.__name__,
-        "bodies": {k: encode_graph(g) for k, g in call.bodies.items()},
+        "bodies": {key: encode_graph(body) for key, body in call.bodies.items()},
         "fields": fields,
     }
 
@@ -300,7 +306,7 @@ def _field(name: str, value: Any, most: int) -> Any:
     kind = _FIELDS.get(name)
     values: list[Any] = [value] if kind is not None else [*value] if isinstance(value, (list, tuple)) else [None]
     wanted: type = kind or _LISTS[name]
-    if any(type(v) is not wanted for v in values) or not all(0 <= v <= most for v in values):
+    if any(type(item) is not wanted for item in values) or not all(0 <= item <= most for item in values):
         raise ExportError(f"the file has an operator whose {name} is {str(value)[:40]!a}")
     return value
 
@@ -320,7 +326,7 @@ def _read_operator(data: dict, operands: list[Kind], allowed: Collection[str]) -
     ):
         raise ExportError(f"the file has a {kind} without its bodies and fields")
     count = max(len(rows[_BODIES[kind][0]]) if isinstance(rows[_BODIES[kind][0]], list) else 0, len(operands))
-    values = {f: _field(f, decode(given[f]), count) for f in fields}
+    values = {field: _field(field, decode(given[field]), count) for field in fields}
 
     def body(label: str, kinds: list[Kind]) -> torch.fx.GraphModule:
         return decode_graph(rows[label], kinds, f"{kind}_{label}", allowed)
@@ -352,9 +358,9 @@ def custom_operators(rows: list) -> set[str]:
 def sets_modes(module: torch.fx.GraphModule) -> bool:
     """Whether the graph or a body of it sets a mode of the process: gradients or autocast."""
     return any(
-        safe_targets.is_mode(n.target)
-        or isinstance(n.target, HigherOrderCall)
-        and any(sets_modes(b) for b in n.target.bodies.values())
-        for n in module.graph.nodes
-        if n.op == "call_function"
+        safe_targets.is_mode(node.target)
+        or isinstance(node.target, HigherOrderCall)
+        and any(sets_modes(body) for body in node.target.bodies.values())
+        for node in module.graph.nodes
+        if node.op == "call_function"
     )

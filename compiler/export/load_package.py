@@ -76,7 +76,7 @@ class PackagedProgram(ProgramCalls):
             [Input(n, k, decode(path), key) for n, k, path, key in m["calls"]],
             [Check(kind, decode(path), decode(expected), where) for kind, path, expected, where in m["checks"]],
             decode(m["result"]),
-            {name: tensors[k] for name, k in m["state"].items()},
+            {name: tensors[value] for name, value in m["state"].items()},
             decode(m["symbols"]),
             False,
         )
@@ -113,24 +113,24 @@ class PackagedProgram(ProgramCalls):
             outputs = self._run(*given)
         return self._build(self.result, outputs, arguments, sizes, self.state)
 
-    def _laid_out(self, name: str, t: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+    def _laid_out(self, name: str, tensor: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """The tensor as the plan wants it: a copy where only its strides differ, and nothing is written to it."""
         row = self._arguments[name]
-        if t.requires_grad and torch.is_grad_enabled():
+        if tensor.requires_grad and torch.is_grad_enabled():
             raise ExportError(
                 f"{self.name}: argument `{name}` requires a gradient, and a package computes none: call it under "
                 "torch.no_grad()"
             )
         shape, stride = (tuple(value_json.evaluate(e, sizes) for e in row[k]) for k in ("shape", "stride"))
-        spec = TensorSpec(type(t), t.dtype, self._place, t.requires_grad, shape, stride)
-        wrong = tensor_mismatch(t, spec, {})
+        spec = TensorSpec(type(tensor), tensor.dtype, self._place, tensor.requires_grad, shape, stride)
+        wrong = tensor_mismatch(tensor, spec, {})
         if wrong is None:
-            return t
+            return tensor
         part, want, got = wrong
         if not part.startswith("stride") or row["in_place"]:
             hint = ", since the program writes to it or returns it" if part.startswith("stride") else ""
             raise ExportError(f"{self.name}: argument `{name}`: expected {part} {want}, got {got}{hint}")
-        return torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device).copy_(t.detach())
+        return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor.detach())
 
 
 # --- reading

@@ -74,7 +74,7 @@ def package(program: ExportedProgram, path: Any, *, weights: Any = None, options
         raise ExportError(f"{program.name}: the backend of packages is 'tcompile', not {program.backend!r}")
     opts = Options.make(options={**(options or {}), "output_pool_mb": 0, "cudagraphs": False})
     tensors = _Tensors()
-    state = {name: tensors.laid_out(t) for name, t in program.state.items()}
+    state = {name: tensors.laid_out(value) for name, value in program.state.items()}
     captured = _captured(program, state)
     known = len(captured.env.guards)
     try:
@@ -92,7 +92,7 @@ def package(program: ExportedProgram, path: Any, *, weights: Any = None, options
     try:
         (work / "kernels").mkdir()
         kernels, needs = kernel_files(generated, opts, work / "kernels")
-        kept = {name: tensors.number(t) for name, t in state.items()}
+        kept = {name: tensors.number(value) for name, value in state.items()}
         place = work / "weights.bin" if weights is None else Path(weights)
         size, total = tensors.write(place)
         manifest = {
@@ -151,8 +151,8 @@ def _captured(program: ExportedProgram, state: dict[str, torch.Tensor]) -> Captu
         whole = program.symbols[name][1] is None
         env.ranges[name] = (-INT_LIMIT if is_signed(name) else 2, INT_LIMIT if whole else None)
         env._ints |= {name} if whole else set()
-    for c in program.checks:
-        if c.kind == "sizes" and not env.decide(as_expr(decode_expr(c.expected))):
+    for check in program.checks:
+        if check.kind == "sizes" and not env.decide(as_expr(decode_expr(check.expected))):
             raise ExportError(f"{program.name}: the sizes {program.hints} do not fit its checks")
     tensors = {path_text(c.path): c for c in program.checks if c.kind == "tensor"}
     inputs, nodes = [], program.graph.find_nodes(op="placeholder")
@@ -185,14 +185,14 @@ def _value(program: ExportedProgram, i: Input, env: ShapeEnv, state: dict, tenso
 def _contiguous(shape: tuple) -> tuple:
     out: list[Any] = []
     step: Any = 1
-    for s in reversed(shape):
+    for size in reversed(shape):
         out.append(maybe_int(as_expr(step)))
-        step = as_expr(step) * (s if isinstance(s, Expr) else max(s, 1))
+        step = as_expr(step) * (size if isinstance(size, Expr) else max(size, 1))
     return tuple(reversed(out))
 
 
 def _plan_of(generated: Generated, opts: Options) -> Any:
-    builder = _Builder(generated, {k.name: k.name for k in generated.kernels}, opts)
+    builder = _Builder(generated, {kernel.name: kernel.name for kernel in generated.kernels}, opts)
     try:
         return builder.parts()[0]
     except NotInC:
@@ -220,9 +220,11 @@ def _outside(
     """Arguments, checks and results: as saved programs have them for Python (files.py), and flat for C++."""
     s = generated.schedule
     in_place = {*s.written, *(i for i, _ in s.mutations)}
-    in_place |= {o.value if o.kind == "input" else o.value[0] for o in s.outputs if o.kind in ("input", "view")} & set(
-        range(len(s.inputs))
-    )
+    in_place |= {
+        output.value if output.kind == "input" else output.value[0]
+        for output in s.outputs
+        if output.kind in ("input", "view")
+    } & set(range(len(s.inputs)))
     arguments, at = _arguments(program, checks)
     inputs: list[dict[str, Any]] = []
     for k, i in enumerate(program.inputs):
@@ -235,11 +237,13 @@ def _outside(
             row["stride"] = strides[k]
             row["in_place"] = k in in_place
             inputs.append({"argument": at[path_text(i.path)]})
-    apart = [[at.get(path_text(c.path)), at.get(path_text(c.expected))] for c in checks if c.kind == "apart"]
+    apart = [
+        [at.get(path_text(check.path)), at.get(path_text(check.expected))] for check in checks if check.kind == "apart"
+    ]
     return {
         "name": program.name,
         "signature": [[n, k, None if d is None else [encode(d[0])]] for n, k, d in program.signature],
-        "checks": [[c.kind, encode(c.path), encode(c.expected), c.where] for c in checks],
+        "checks": [[check.kind, encode(check.path), encode(check.expected), check.where] for check in checks],
         "result": encode(program.result),
         "symbols": encode(program.symbols),
         "calls": [[i.name, i.kind, encode(i.path), i.key] for i in program.inputs],
@@ -247,17 +251,17 @@ def _outside(
         "arguments": arguments,
         "inputs": inputs,
         "apart": [pair for pair in apart if None not in pair],
-        "sizes": [[c.expected, c.where] for c in checks if c.kind == "sizes"],
+        "sizes": [[check.expected, check.where] for check in checks if check.kind == "sizes"],
         "results": list(_flat(program.result, "result", at, kept)),
     }
 
 
 def _strides(captured: CapturedGraph) -> list[Any]:
     """Of each input that is a tensor, as its graph was compiled for."""
-    values = [n.meta["val"] for n in captured.graph_module.graph.find_nodes(op="placeholder")]
+    values = [node.meta["val"] for node in captured.graph_module.graph.find_nodes(op="placeholder")]
     return [
-        [encode_expr(captured.env.to_expr(x)) for x in v.stride()] if isinstance(v, torch.Tensor) else None
-        for v in values
+        [encode_expr(captured.env.to_expr(x)) for x in value.stride()] if isinstance(value, torch.Tensor) else None
+        for value in values
     ]
 
 
@@ -266,7 +270,7 @@ def _arguments(program: ExportedProgram, checks: list[Check]) -> tuple[list[dict
     order = {name: k for k, (name, _, _) in enumerate(program.signature)}
     rows: list[dict[str, Any]] = []
     at: dict[str, int] = {}
-    for c in sorted((c for c in checks if c.kind in ("tensor", "int")), key=lambda c: order[c.path[0]]):
+    for c in sorted((check for check in checks if check.kind in ("tensor", "int")), key=lambda c: order[c.path[0]]):
         name = path_text(c.path)
         if name in at:
             continue
@@ -315,37 +319,43 @@ class _Tensors:
         self.same: dict[int, torch.Tensor] = {}
         self.described: list[dict[str, Any]] = []
 
-    def laid_out(self, t: torch.Tensor) -> torch.Tensor:
+    def laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of state without gaps or overlaps; the same tensor gives the same one."""
-        if t.layout is not torch.strided or type(t) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            raise ExportError(f"a tensor of state is a {type(t).__name__} of layout {t.layout}, not a dense one")
-        if id(t) not in self.same:
-            d = t.detach().resolve_conj().resolve_neg()
-            self.same[id(t)] = d if _is_dense(d) else d.contiguous()
-        return self.same[id(t)]
+        if tensor.layout is not torch.strided or type(tensor) not in (
+            torch.Tensor,
+            torch.nn.Parameter,
+            torch.nn.Buffer,
+        ):
+            raise ExportError(
+                f"a tensor of state is a {type(tensor).__name__} of layout {tensor.layout}, not a dense one"
+            )
+        if id(tensor) not in self.same:
+            d = tensor.detach().resolve_conj().resolve_neg()
+            self.same[id(tensor)] = d if _is_dense(d) else d.contiguous()
+        return self.same[id(tensor)]
 
-    def number(self, t: torch.Tensor) -> int:
-        if id(t) not in self.numbers:
-            self.numbers[id(t)] = len(self.tensors)
-            self.tensors.append(t if _is_dense(t) else t.contiguous())
-        return self.numbers[id(t)]
+    def number(self, tensor: torch.Tensor) -> int:
+        if id(tensor) not in self.numbers:
+            self.numbers[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor if _is_dense(tensor) else tensor.contiguous())
+        return self.numbers[id(tensor)]
 
     def write(self, place: Path) -> tuple[int, int]:
         """The file, whole before it gets its name; its size, and the sum of its 64-bit words."""
         handle, partial = tempfile.mkstemp(prefix=place.name, suffix=".part", dir=place.parent)
         at = total = 0
         with os.fdopen(handle, "wb") as f:
-            for t in self.tensors:
-                data = _bytes_of(t)
+            for tensor in self.tensors:
+                data = _bytes_of(tensor)
                 data += bytes(-len(data) % _ALIGN)
                 self.described.append(
                     {
-                        "dtype": DTYPE_CODES[t.dtype],
-                        "shape": list(t.shape),
-                        "stride": list(t.stride()),
-                        "device": t.device.type,
+                        "dtype": DTYPE_CODES[tensor.dtype],
+                        "shape": list(tensor.shape),
+                        "stride": list(tensor.stride()),
+                        "device": tensor.device.type,
                         "offset": at,
-                        "bytes": t.numel() * t.element_size(),
+                        "bytes": tensor.numel() * tensor.element_size(),
                     }
                 )
                 f.write(data)
@@ -356,10 +366,10 @@ class _Tensors:
         return at, (total + 2**63) % 2**64 - 2**63
 
 
-def _is_dense(t: torch.Tensor) -> bool:
-    return torch.ops.aten.is_non_overlapping_and_dense(t) and t.dtype in DTYPE_CODES
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return torch.ops.aten.is_non_overlapping_and_dense(tensor) and tensor.dtype in DTYPE_CODES
 
 
-def _bytes_of(t: torch.Tensor) -> bytes:
-    host = t.detach().cpu()
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    host = tensor.detach().cpu()
     return ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()) if host.numel() else b""

@@ -27,21 +27,21 @@ def kernel_files(generated: Generated, opts: Any, folder: Path) -> tuple[list[di
     libraries = load_text([(k.name, k.source.code) for k in generated.kernels], generated.target, opts)
     rows = []
     files: dict[bytes, str] = {}  # a library may serve several kernels
-    for k, library in zip(generated.kernels, libraries):
+    for kernel, library in zip(generated.kernels, libraries):
         code = library.path.read_bytes()
         if code not in files:
-            files[code] = f"{k.name}.so"
+            files[code] = f"{kernel.name}.so"
             (folder / files[code]).write_bytes(code)
         rows.append(
             {
-                "name": k.name,
+                "name": kernel.name,
                 "file": f"kernels/{files[code]}",
-                "phases": [library.symbol(k.source.symbol(p)) for p in k.source.phases],
-                "plan": library.symbol(k.source.symbol(k.source.plan_symbol)),
-                "buffers": k.n_buffers,
-                "sizes": len(k.kernel.sizes),
-                "checks": list(k.source.checks),
-                "threads": generated.threads.get(k.name, int(opts.get("threads"))),
+                "phases": [library.symbol(kernel.source.symbol(phase)) for phase in kernel.source.phases],
+                "plan": library.symbol(kernel.source.symbol(kernel.source.plan_symbol)),
+                "buffers": kernel.n_buffers,
+                "sizes": len(kernel.kernel.sizes),
+                "checks": list(kernel.source.checks),
+                "threads": generated.threads.get(kernel.name, int(opts.get("threads"))),
             }
         )
     return rows, {"device": "cpu", "features": _features(generated.target.width) if rows else []}
@@ -62,35 +62,35 @@ def _on_gpu(generated: Generated, opts: Any, folder: Path) -> tuple[list[dict[st
 
     contract, target = not opts.get("emulate_precision", False), generated.target
     jobs = []
-    for k in generated.kernels:
-        plain = k.source  # (the copy engine takes no odd addresses)
+    for kernel in generated.kernels:
+        plain = kernel.source  # (the copy engine takes no odd addresses)
         if plain.language == "cuda":
-            plain = print_kernel(k.kernel, target, Choices(), name=k.source.name)
-        jobs += [Job(k.source, target, True, contract), Job(plain, target, False, contract)]
+            plain = print_kernel(kernel.kernel, target, Choices(), name=kernel.source.name)
+        jobs += [Job(kernel.source, target, True, contract), Job(plain, target, False, contract)]
     binaries = compile_all(jobs, opts)
     rows = []
-    for i, k in enumerate(generated.kernels):
+    for i, kernel in enumerate(generated.kernels):
         forms = []
         for which, at in (("aligned", 2 * i), ("any", 2 * i + 1)):
-            forms.append(_form(k, jobs[at].source, binaries[at], folder, which))
+            forms.append(_form(kernel, jobs[at].source, binaries[at], folder, which))
         rows.append(
             {
-                "name": k.name,
-                "buffers": k.n_buffers,
-                "sizes": [str(e) for e in k.kernel.sizes],
+                "name": kernel.name,
+                "buffers": kernel.n_buffers,
+                "sizes": [str(size) for size in kernel.kernel.sizes],
                 "forms": forms,
             }
         )
     return rows, {"device": "cuda", "arch": target.arch}
 
 
-def _form(k: GeneratedKernel, source: Any, binary: Any, folder: Path, which: str) -> dict[str, Any]:
+def _form(kernel: GeneratedKernel, source: Any, binary: Any, folder: Path, which: str) -> dict[str, Any]:
     from ..runtime.gpu.gpu_kernels import launch_facts
 
-    facts = launch_facts(k, source)
+    facts = launch_facts(kernel, source)
     parts = []
     for n, (part, grid) in enumerate(zip(binary.parts, facts.grids)):
-        name = f"{k.name}.{which}.{n}.cubin"
+        name = f"{kernel.name}.{which}.{n}.cubin"
         (folder / name).write_bytes(part.code)
         parts.append(
             {
@@ -107,7 +107,7 @@ def _form(k: GeneratedKernel, source: Any, binary: Any, folder: Path, which: str
         "kinds": facts.kinds,
         "offsets": _encoded([*facts.offsets, facts.scratch]),
         "limits": _encoded(facts.limits),
-        "walks": [list(w) for w in facts.walks],
+        "walks": [list(walk) for walk in facts.walks],
     }
 
 

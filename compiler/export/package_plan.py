@@ -55,8 +55,8 @@ class _Encoder:
         return {
             "inputs": parts.n_inputs,
             "symbols": [[name, *place] for name, place in parts.symbols.items()],
-            "values": [encode_expr(e) for e in parts.values],
-            "slots": [list(s) for s in parts.slots],
+            "values": [encode_expr(value) for value in parts.values],
+            "slots": [list(slot) for slot in parts.slots],
             "steps": steps,
             "outputs": outputs,
             "constants": [self.constant(c) for c in parts.constants],
@@ -82,7 +82,7 @@ class _Encoder:
 
     def call(self, c: tuple) -> list:
         function, args, names, outs, single = c
-        return [self.operator(function), [self.argument(a) for a in args], list(names), list(outs), int(single)]
+        return [self.operator(function), [self.argument(arg) for arg in args], list(names), list(outs), int(single)]
 
     def operator(self, f: Any) -> int:
         key = (self.own[f], "") if isinstance(self.own.get(f), str) else self.schema(self.own.get(f, f))

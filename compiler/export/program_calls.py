@@ -158,8 +158,10 @@ class ProgramCalls:
     def shown_sizes(self) -> str:
         """The sizes that may vary, and where they are read."""
         return ", ".join(
-            f"{s} = {path_text(where[0])}.shape[{where[1]}]" if where[1] is not None else f"{s} = {path_text(where[0])}"
-            for s, where in self.symbols.items()
+            f"{key} = {path_text(where[0])}.shape[{where[1]}]"
+            if where[1] is not None
+            else f"{key} = {path_text(where[0])}"
+            for key, where in self.symbols.items()
         )
 
     # --- arguments
@@ -213,7 +215,9 @@ class ProgramCalls:
             if c.kind == "sizes":
                 if not value_json.evaluate(c.expected, sizes):
                     raise self._refusal(
-                        c, f"sizes with {_expr_text(c.expected)}", ", ".join(f"{k} = {v}" for k, v in sizes.items())
+                        c,
+                        f"sizes with {_expr_text(c.expected)}",
+                        ", ".join(f"{key} = {size}" for key, size in sizes.items()),
                     )
                 continue
             try:
@@ -323,7 +327,7 @@ class ProgramCalls:
         kind, of = shape[0], shape[1]
 
         def parts(items: list) -> list:
-            return [self._build(v, outputs, arguments, sizes, state) for v in items]
+            return [self._build(item, outputs, arguments, sizes, state) for item in items]
 
         if kind == "output":
             return outputs[of]

@@ -236,6 +236,6 @@ def _product(values: Sequence[Any]) -> float:
 
 
 def _flat(values: Sequence[Any]) -> Iterator[Any]:
-    for v in values:
-        if not isinstance(v, (list, tuple)):
-            yield v
+    for value in values:
+        if not isinstance(value, (list, tuple)):
+            yield value

@@ -169,8 +169,8 @@ def check_method(name: Any) -> None:
 def check_keywords(names: Collection[Any]) -> None:
     """That keywords of a call are names: fx writes them into Python text, where a letter of another alphabet may stand
     for one of ASCII (`\uff43data`)."""
-    for k in names:
-        if not (isinstance(k, str) and is_plain_name(k)) or k in _POINTERS:
+    for name in names:
+        if not (isinstance(name, str) and is_plain_name(name)) or name in _POINTERS:
             raise ExportError("the file's graph has a keyword that is not a name, or that names memory")
 
 
@@ -187,11 +187,11 @@ def check_enumerations(target: Any, args: tuple, kwargs: dict) -> None:
         else []
     )
     for op in overloads:
-        for k, a in enumerate(op._schema.arguments):
-            wanted = _ENUMERATIONS.get(str(a.real_type).removeprefix("Optional[").removesuffix("]"))
-            given = args[k] if k < len(args) and not a.kwarg_only else kwargs.get(a.name)
+        for k, arg in enumerate(op._schema.arguments):
+            wanted = _ENUMERATIONS.get(str(arg.real_type).removeprefix("Optional[").removesuffix("]"))
+            given = args[k] if k < len(args) and not arg.kwarg_only else kwargs.get(arg.name)
             if wanted is not None and given is not None and not isinstance(given, wanted):
-                raise ExportError(f"the file calls {op} with {str(given)[:40]} as {a.name}")
+                raise ExportError(f"the file calls {op} with {str(given)[:40]} as {arg.name}")
 
 
 # What the functions of `_STATE` take: a device's type, a dtype, a flag.
@@ -223,7 +223,7 @@ def is_mode(function: Any) -> bool:
 def check_mode(function: Any, args: tuple, kwargs: dict) -> None:
     """That a mode is set to a constant that it can have."""
     rules = _MODES[function.__name__]
-    if kwargs or len(args) != len(rules) or not all(rule(a) for rule, a in zip(rules, args)):
+    if kwargs or len(args) != len(rules) or not all(rule(arg) for rule, arg in zip(rules, args)):
         raise ExportError(f"the file calls {function.__name__} with {str(args)[:80]}")
 
 

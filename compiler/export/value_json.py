@@ -47,11 +47,11 @@ def encode(value: Any) -> Any:
     if type(value) is range:
         return {"range": [value.start, value.stop, value.step]}
     if type(value) is list:
-        return [encode(v) for v in value]
+        return [encode(item) for item in value]
     if type(value) in (tuple, set, frozenset):
-        return {type(value).__name__: [encode(v) for v in value]}
+        return {type(value).__name__: [encode(item) for item in value]}
     if type(value) is dict:
-        return {"dict": [[encode(k), encode(v)] for k, v in value.items()]}
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
     raise ExportError(f"a constant of type {type(value).__name__} cannot be saved in an exported program")
 
 
@@ -70,7 +70,7 @@ def decode(value: Any) -> Any:
             raise ExportError(f"the file holds a string of {len(value)} characters as a value")
         return value
     if isinstance(value, list):
-        return [decode(v) for v in value]
+        return [decode(item) for item in value]
     if isinstance(value, dict) and len(value) == 1:
         ((kind, of),) = value.items()
         read = _READ.get(kind)
@@ -93,8 +93,8 @@ def distinct(keys: list) -> list:
 
 
 def _whole(values: Any) -> list[int]:
-    values = [decode(v) for v in values]
-    if any(type(v) is not int for v in values):
+    values = [decode(value) for value in values]
+    if any(type(value) is not int for value in values):
         raise TypeError("whole numbers")
     return values
 
@@ -149,7 +149,7 @@ def encode_expr(e: Any) -> Any:
     op: str = e.op  # type: ignore[attr-defined]
     if op == "sym":
         return ["sym", next(iter(e.symbol_names()))]
-    return [op, *(encode_expr(a) for a in e.args)]
+    return [op, *(encode_expr(arg) for arg in e.args)]
 
 
 def decode_expr(e: Any) -> Expr:
@@ -187,8 +187,8 @@ _LARGEST_SIZE = 2**128  # of what an expression computes on the way
 
 def _times(factors: tuple) -> int:
     product = 1
-    for f in factors:
-        product *= f
+    for factor in factors:
+        product *= factor
         if abs(product) > _LARGEST_SIZE:
             raise ExportError("a size expression gives a number beyond 128 bits")
     return product
@@ -204,7 +204,7 @@ def evaluate(e: Any, sizes: Mapping[str, int]) -> Any:
     if op not in _OPERATIONS:
         raise ExportError(f"the file holds an unknown size expression {str(op)[:40]!r}")
     try:
-        return _OPERATIONS[op][0](*[evaluate(a, sizes) for a in args])
+        return _OPERATIONS[op][0](*[evaluate(arg, sizes) for arg in args])
     except ZeroDivisionError:
         raise ExportError("a size expression divides by zero") from None
 
@@ -222,5 +222,5 @@ def check_expr(e: Any, known: Collection[str]) -> None:
         return
     if not isinstance(op, str) or op not in _OPERATIONS or not _OPERATIONS[op][1] <= len(args) <= _OPERATIONS[op][2]:
         raise ExportError(f"the file holds an unknown size expression {str(op)[:40]!a} of {len(args)} operands")
-    for a in args:
-        check_expr(a, known)
+    for arg in args:
+        check_expr(arg, known)

@@ -38,7 +38,7 @@ class _Seen:
 
 def form_of(args: tuple) -> Form:
     seen = _Seen()
-    parts = tuple(_part(a, seen) for a in args)
+    parts = tuple(_part(arg, seen) for arg in args)
     return Form(seen.trains and torch._C.is_grad_enabled(), seen.gpu, (torch._C.is_grad_enabled(), *parts))
 
 
@@ -73,28 +73,28 @@ class _Model(NamedTuple):
 _models: dict[int, tuple[weakref.ref, _Model]] = {}  # by id: the program may compare its modules in its own way
 
 
-def _model_of(m: torch.nn.Module) -> _Model:
-    known = _models.get(id(m))
+def _model_of(module: torch.nn.Module) -> _Model:
+    known = _models.get(id(module))
     if known is not None:
         return known[1]
     h, trains, gpu = hashlib.sha256(), False, False
-    kinds = {type(x): None for x in torch.nn.Module.modules(m)}
+    kinds = {type(x): None for x in torch.nn.Module.modules(module)}
     for kind in kinds:
         h.update(f"{kind.__module__}.{kind.__qualname__};".encode())
         code = getattr(inspect.unwrap(kind.forward), "__code__", None)
         if code is not None:
             h.update(code_digest(code).encode())
-    for name, p in torch.nn.Module.named_parameters(m):
+    for name, p in torch.nn.Module.named_parameters(module):
         h.update(f"{name} {p.dtype} {tuple(p.shape)} {p.requires_grad};".encode())
         trains |= p.requires_grad
         gpu |= p.is_cuda
     model = _Model(h.hexdigest()[:16], trains, gpu)
-    key = id(m)
+    key = id(module)
 
     def gone(_: object) -> None:
         _models.pop(key, None)
 
-    _models[key] = weakref.ref(m, gone), model
+    _models[key] = weakref.ref(module, gone), model
     return model
 
 

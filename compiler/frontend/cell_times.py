@@ -113,7 +113,7 @@ class CellTimes:
 
     def hits(self) -> list[tuple[Any, int]]:
         """All entries, with the calls that each has served."""
-        return [(e, e.hits) for cache in self._engine.caches.values() for e in cache.entries]
+        return [(entry, entry.hits) for cache in self._engine.caches.values() for entry in cache.entries]
 
     def count(self, cell: _Cell, before: list[tuple[Any, int]]) -> None:
         """Switch a cell off that loses by its counts. Its calls since `before` were those of its first run."""

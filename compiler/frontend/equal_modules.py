@@ -42,5 +42,5 @@ def entry_of_equal(engine: Any, others: Iterable[Any], code: types.CodeType, fun
 
 def placed_within(args: tuple) -> list[Any]:
     """The DTensors that are parameters of the modules among a call's arguments, or are gathered for them by FSDP2."""
-    parameters = [p for m in args if nn.Module in type(m).__mro__ for p in nn.Module.parameters(m)]
-    return [p for p in parameters if is_dtensor(type(p))] + parted_by_hooks(parameters)
+    parameters = [param for arg in args if nn.Module in type(arg).__mro__ for param in nn.Module.parameters(arg)]
+    return [param for param in parameters if is_dtensor(type(param))] + parted_by_hooks(parameters)

@@ -101,7 +101,7 @@ def wanted(code: types.CodeType, args: tuple) -> bool:
         return not code.co_filename.startswith(_TORCH)
     if code.co_filename.startswith(_TORCH):
         return bool(args) and nn.Module in type(args[0]).__mro__
-    return any(_tensor_work(a) for a in args)
+    return any(_tensor_work(arg) for arg in args)
 
 
 def _tensor_work(a: Any) -> bool:

@@ -38,7 +38,7 @@ def tcompile_backend(
 
 def flat_caller(gm: Any) -> FunctionType:
     """A function that calls the graph, with its inputs as parameters."""
-    names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
+    names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
     module = "module_"
     while module in names:
         module += "_"

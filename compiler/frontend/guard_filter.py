@@ -106,18 +106,24 @@ def filtered(
     kept: list[Guard] = []
     dropped: list[Guard] = []
     refused: list[Guard] = []
-    for g, entry, stays in zip(guards, entries, _answers(choose, entries)):
+    for guard, entry, stays in zip(guards, entries, _answers(choose, entries)):
         if stays:
-            kept.append(g)
-        elif g.kind == "STATE":
-            kept.append(replace(g, expected={k: v for k, v in g.expected.items() if k in _LASTING_STATE}))
-            dropped.append(replace(g, expected={k: v for k, v in g.expected.items() if k not in _LASTING_STATE}))
-        elif g.kind not in _MEMORY and not _is_of(g.source, arrays):
-            dropped.append(g)
-        elif g.kind == "TENSOR" and entry.orig_guard.source.module is not None:
-            kept.append(g)
+            kept.append(guard)
+        elif guard.kind == "STATE":
+            kept.append(
+                replace(guard, expected={key: value for key, value in guard.expected.items() if key in _LASTING_STATE})
+            )
+            dropped.append(
+                replace(
+                    guard, expected={key: value for key, value in guard.expected.items() if key not in _LASTING_STATE}
+                )
+            )
+        elif guard.kind not in _MEMORY and not _is_of(guard.source, arrays):
+            dropped.append(guard)
+        elif guard.kind == "TENSOR" and entry.orig_guard.source.module is not None:
+            kept.append(guard)
         else:
-            refused.append(g)
+            refused.append(guard)
     if refused:
         raise OptionError(_refusal(refused))
     return kept, dropped
@@ -139,12 +145,12 @@ class _Values:
         return self._known[source]
 
 
-def _entry(g: Guard, values: _Values) -> GuardFilterEntry:
-    value = _NO_VALUE if g.source is None else values.of(g.source)
-    kind, derived = _STOCK_TYPES[g.kind]
-    name = _name(g)
+def _entry(guard: Guard, values: _Values) -> GuardFilterEntry:
+    value = _NO_VALUE if guard.source is None else values.of(guard.source)
+    kind, derived = _STOCK_TYPES[guard.kind]
+    name = _name(guard)
     module = None
-    for step in g.source.path() if g.source is not None else ():
+    for step in guard.source.path() if guard.source is not None else ():
         reached = values.of(step)
         module = reached if isinstance(reached, torch.nn.Module) else module
     return GuardFilterEntry(
@@ -153,8 +159,8 @@ def _entry(g: Guard, values: _Values) -> GuardFilterEntry:
         None if value is _NO_VALUE else value,
         kind,
         derived,
-        _is_global(g.source),
-        OriginalGuard(name, _SourceView(g.source, module), g),
+        _is_global(guard.source),
+        OriginalGuard(name, _SourceView(guard.source, module), guard),
     )
 
 
@@ -201,5 +207,5 @@ def _refusal(refused: list[Guard]) -> str:
     )
 
 
-def _name(g: Guard) -> str:
-    return g.source.name() if g.source is not None else ""
+def _name(guard: Guard) -> str:
+    return guard.source.name() if guard.source is not None else ""

@@ -54,7 +54,7 @@ def _of(engine: Any, told: set[int]) -> Iterator[CompiledFunction]:
     )
     for code in list(dict.fromkeys([*engine.caches, *engine.states])):
         cache, state = engine.caches.get(code), engine.states.get(code)
-        entries = [e for e in cache.entries if id(e) not in told] if cache is not None else []
+        entries = [entry for entry in cache.entries if id(entry) not in told] if cache is not None else []
         told.update(map(id, entries))
         reason = state.skip_reason if state is not None else ""
         if not entries and not reason:
@@ -67,10 +67,10 @@ def _of(engine: Any, told: set[int]) -> Iterator[CompiledFunction]:
             engine.opts.mode,
             backend,
             len(entries),
-            sum(e.hits for e in entries),
+            sum(entry.hits for entry in entries),
             len(entries[0].program.guards) if entries else 0,
             status,
             reason,
-            [(e.meta, e.hits) for e in entries],
-            [e.program.guards for e in entries],
+            [(entry.meta, entry.hits) for entry in entries],
+            [entry.program.guards for entry in entries],
         )

@@ -327,7 +327,12 @@ for _step in (Measured.__call__, Measured._run, Measured._run_plain, Measured._o
 
 def _key(code: types.CodeType, form: Form, opts: Options) -> str:
     """The name of the note about a form of call, for this device and set of options."""
-    options = (opts.mode, repr(opts.backend), opts.dynamic, sorted((k, repr(v)) for k, v in opts.given.items()))
+    options = (
+        opts.mode,
+        repr(opts.backend),
+        opts.dynamic,
+        sorted((key, repr(value)) for key, value in opts.given.items()),
+    )
     text = "\n".join((code_digest(code), repr(form), _device(form.gpu), repr(options), torch.__version__))
     return f"slower-{hashlib.sha256(text.encode()).hexdigest()[:40]}"
 

@@ -129,7 +129,7 @@ class Library:
         if _is_protocol(func.__name__):
             tier.never = True
             return False
-        if not any(True for a in args for _ in _tensors(a)):
+        if not any(True for arg in args for _ in _tensors(arg)):
             tier.idle += 1
             if tier.idle >= IDLE_CALLS:
                 tier.never = not tier.work
@@ -178,7 +178,7 @@ class Library:
             return
         fewest = FEWEST_OPERATORS if tier.forward else FEWEST_IN_FUNCTION
         found = (
-            sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.graph_module.graph.nodes)
+            sum(node.op not in ("placeholder", "output", "get_attr") for node in graph.graph_module.graph.nodes)
             if graph is not None
             else 0
         )
@@ -229,8 +229,10 @@ _MAKE = frozenset((torch.tensor, torch.as_tensor, torch.full, torch.stack, "fill
 
 def _only_makes(graph: Any) -> bool:
     """Whether a graph reads no tensor, and does nothing but to put numbers into new ones: the losses of a training."""
-    calls = [n for n in graph.graph_module.graph.nodes if n.op not in ("placeholder", "output")]
-    return bool(calls) and all(n.target in _MAKE for n in calls) and all(s.kind == "scalar" for s in _sources(graph))
+    calls = [node for node in graph.graph_module.graph.nodes if node.op not in ("placeholder", "output")]
+    return (
+        bool(calls) and all(call.target in _MAKE for call in calls) and all(s.kind == "scalar" for s in _sources(graph))
+    )
 
 
 def _sources(graph: Any) -> list[Any]:
@@ -249,17 +251,20 @@ def counted_gain(result: Any) -> float | None:
         value = node.meta.get("val")
         made = value if isinstance(value, (list, tuple)) else (value,)
         tensors = [t for t in made if type(t) is TraceTensor]
-        if any(t.device.type != "cpu" for t in tensors):
+        if any(tensor.device.type != "cpu" for tensor in tensors):
             return None
-        recorded = any(t.requires_grad for t in tensors) or node.target in ("backward", torch.autograd.backward)
+        recorded = any(tensor.requires_grad for tensor in tensors) or node.target in (
+            "backward",
+            torch.autograd.backward,
+        )
         saved += (_OPERATOR + sum(map(_made_bytes, tensors)) // _WRITTEN) * (_RECORDED if recorded else 1)
     return (saved - cost) * 1e-9
 
 
-def _made_bytes(t: TraceTensor) -> int:
+def _made_bytes(tensor: TraceTensor) -> int:
     """Of a fixed size; what varies in size may be large."""
-    sizes = list(t.shape)
-    return math.prod(sizes) * t.dtype.itemsize if all(type(n) is int for n in sizes) else 1 << 16
+    sizes = list(tensor.shape)
+    return math.prod(sizes) * tensor.dtype.itemsize if all(type(size) is int for size in sizes) else 1 << 16
 
 
 def _place(code: types.CodeType) -> dict[str, Any]:
@@ -276,11 +281,11 @@ def _tensors(a: Any) -> Iterator[torch.Tensor]:
     asked anything.
     """
     items = a[:_LOOK] if type(a) in (list, tuple) else itertools.islice(a.values(), _LOOK) if type(a) is dict else (a,)
-    return (x for x in items if torch.Tensor in type(x).__mro__)
+    return (item for item in items if torch.Tensor in type(item).__mro__)
 
 
 def _on_gpu(args: tuple) -> bool:
-    return any(x.device.type == "cuda" for a in args for x in _tensors(a) if type(x) in _PLAIN)
+    return any(x.device.type == "cuda" for arg in args for x in _tensors(arg) if type(x) in _PLAIN)
 
 
 def _bytes(a: Any) -> int:

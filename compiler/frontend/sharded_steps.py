@@ -30,8 +30,8 @@ _of_graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary(
 
 def take_steps_over(parameters: Iterable[Any]) -> None:
     """From now on steps over these DTensors run on their parts."""
-    for p in parameters:
-        _of_graphs[id(p)] = p
+    for param in parameters:
+        _of_graphs[id(param)] = param
     if _before not in OWN_HOOKS:
         OWN_HOOKS.update((_before, _after))
         _optimizer.register_optimizer_step_pre_hook(_before)
@@ -41,11 +41,14 @@ def take_steps_over(parameters: Iterable[Any]) -> None:
 def _on_parts(original: Any) -> Any:
     """An optimizer of the same class and settings over the parts. `owners`: id of a part -> it, and whose it is."""
     owners: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    groups = [{**g, "params": [_part(p, owners) for p in g["params"]]} for g in original.param_groups]
+    groups = [
+        {**param_group, "params": [_part(p, owners) for p in param_group["params"]]}
+        for param_group in original.param_groups
+    ]
     state = type(original.state)(dict)
     for part, whole in owners.values():
         if known := original.state.get(whole):
-            state[part] = {k: _local(v, whole) for k, v in known.items()}
+            state[part] = {key: _local(value, whole) for key, value in known.items()}
     made = object.__new__(type(original))
     made.__dict__.update(original.__dict__, param_groups=groups, state=state, owners=owners)
     return made
@@ -88,11 +91,13 @@ def _give_back(made: Any, original: Any) -> None:
     for part, state in made.state.items():
         _, whole = made.owners[id(part)]
         before = original.state[whole]
-        for k, v in state.items():
-            if part is whole or not isinstance(v, torch.Tensor):
-                before[k] = v
-            elif before.get(k) is None:
-                before[k] = type(whole)(v, whole._spec, requires_grad=False) if v.shape == part.shape else v
+        for key, value in state.items():
+            if part is whole or not isinstance(value, torch.Tensor):
+                before[key] = value
+            elif before.get(key) is None:
+                before[key] = (
+                    type(whole)(value, whole._spec, requires_grad=False) if value.shape == part.shape else value
+                )
     changed = [p for part, p in made.owners.values() if part is not p and part.grad is not None]
     torch.autograd.graph.increment_version(changed)
 
@@ -122,12 +127,12 @@ def _alone(optimizer: Any) -> bool:
     """Whether nobody else hears of the optimizer's steps."""
     own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     every = (_optimizer._global_optimizer_pre_hooks, _optimizer._global_optimizer_post_hooks)
-    return not any(own) and all(h in OWN_HOOKS for hooks in every for h in hooks.values())
+    return not any(own) and all(hook in OWN_HOOKS for hooks in every for hook in hooks.values())
 
 
 def _before(optimizer: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
     groups = optimizer.param_groups
-    if not _of_graphs or not any(id(p) in _of_graphs for g in groups for p in g["params"]):
+    if not _of_graphs or not any(id(p) in _of_graphs for group in groups for p in group["params"]):
         return None
     try:
         if reason := _left_to_torch(optimizer, args, kwargs):

@@ -51,18 +51,18 @@ class _Root:
 def build_kernel(group: Group, needed: set[Buffer], hints: dict[str, int], drop_rounding: bool, name: str) -> Launch:
     """The kernel of a group and its call. `needed`: buffers that something outside the group reads."""
     roots = _collect(group, needed, drop_rounding)
-    reduced = [k for k, f in enumerate(group.factors) if f.reduced]
+    reduced = [k for k, factor in enumerate(group.factors) if factor.reduced]
     red_names = frozenset(f"g{k}" for k in reduced)
     info = _Stages(red_names)
-    for r in roots:  # accumulators come before what uses them
-        r.stage, r.inner = info.stage_of(r.value), info.inner(r.value)
-        if r.acc is not None:
-            info.acc_stage[r.acc] = r.stage
-            r.inner = True
-        elif r.store is not None and (r.store[1].symbol_names() & red_names or group.alone and red_names):
-            r.inner = True
+    for root in roots:  # accumulators come before what uses them
+        root.stage, root.inner = info.stage_of(root.value), info.inner(root.value)
+        if root.acc is not None:
+            info.acc_stage[root.acc] = root.stage
+            root.inner = True
+        elif root.store is not None and (root.store[1].symbol_names() & red_names or group.alone and red_names):
+            root.inner = True
         if group.nests[0].scan:  # (what is stored is the result so far)
-            r.stage = 0
+            root.stage = 0
     kept = _locals(group, roots, reduced, info, hints)
     return _emit(group, roots, kept, reduced, info, hints, name)
 
@@ -75,16 +75,16 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
     accs: dict[tuple, Value] = {}
     roots: list[_Root] = []
 
-    def on_load(buffer: Buffer, e: Expr) -> Value | None:
+    def on_load(buffer: Buffer, expr: Expr) -> Value | None:
         v = env.get(buffer)
-        if v is None or e is group.writes[buffer]:
+        if v is None or expr is group.writes[buffer]:
             return v
-        where = element(group.writes[buffer], e, group.factors, ranges)  # another element of the same row
+        where = element(group.writes[buffer], expr, group.factors, ranges)  # another element of the same row
         return Rewriter(_substitution(where, ranges))(v)
 
     for nest, level in zip(group.nests, group.levels):
         axes = nest.domain if level == "full" else nest.axes
-        key = (tuple((a.symbol.name, a.size) for a in axes), level)
+        key = (tuple((axis.symbol.name, axis.size) for axis in axes), level)
         rw = rewriters.get(key)
         if rw is None:
             m = group.map_of(axes, level, group.factors)
@@ -135,13 +135,13 @@ class _Stages:
         self._inner: dict[int, bool] = {}
         self._keep: list[Value] = []
 
-    def stage_of(self, v: Value) -> int:
-        self._visit(v)
-        return self._stage[v.id]
+    def stage_of(self, value: Value) -> int:
+        self._visit(value)
+        return self._stage[value.id]
 
-    def inner(self, v: Value) -> bool:
-        self._visit(v)
-        return self._inner[v.id]
+    def inner(self, value: Value) -> bool:
+        self._visit(value)
+        return self._inner[value.id]
 
     def _visit(self, root: Value) -> None:
         stage, inner = self._stage, self._inner
@@ -149,8 +149,8 @@ class _Stages:
             if v.op == "acc":
                 s, i = self.acc_stage[v.attr] + 1, False
             else:
-                s = max((stage[a.id] for a in v.args), default=0)
-                i = any(inner[a.id] for a in v.args)
+                s = max((stage[arg.id] for arg in v.args), default=0)
+                i = any(inner[arg.id] for arg in v.args)
                 i = i or bool(v.symbols & self.red_names)
             stage[v.id], inner[v.id] = s, i
             self._keep.append(v)
@@ -158,15 +158,15 @@ class _Stages:
 
 def _locals(group: Group, roots: list[_Root], reduced: list[int], info: _Stages, hints: dict[str, int]) -> list[Value]:
     """Values worth keeping in a row buffer: made in one pass, needed again in a later one, and expensive."""
-    if not reduced or len({r.stage for r in roots if r.inner}) < 2:
+    if not reduced or len({root.stage for root in roots if root.inner}) < 2:
         return []
     if numel_hint([group.factors[k].size for k in reduced], hints) > LOCAL_ELEMENTS:
         return []
     kept: dict[int, Value] = {}
-    for s in sorted({r.stage for r in roots if r.inner}):
+    for s in sorted({root.stage for root in roots if root.inner}):
         cost = Costs()
         cost.memo.update(dict.fromkeys(kept, 1))  # what is kept already costs a load
-        stack = [r.value for r in roots if r.inner and r.stage == s]
+        stack = [root.value for root in roots if root.inner and root.stage == s]
         seen: set[int] = set()
         while stack:
             v = stack.pop()
@@ -196,15 +196,15 @@ def _emit(
     inner_axes, m_inner = _merge(group, reduced, exprs, "r")
     names = {**m_outer, **m_inner}
     formal = FormalNames({a.symbol.name for a in (*outer_axes, *inner_axes)})
-    outer = tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in outer_axes)
-    inner = tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in inner_axes)
+    outer = tuple(Axis(axis.symbol, maybe_int(formal.size(as_expr(axis.size)))) for axis in outer_axes)
+    inner = tuple(Axis(axis.symbol, maybe_int(formal.size(as_expr(axis.size)))) for axis in inner_axes)
 
-    def on_index(e: Expr) -> Expr:
-        return formal.size(e.subs(names))
+    def on_index(expr: Expr) -> Expr:
+        return formal.size(expr.subs(names))
 
     locals_: list[Buffer] = []
     local_index = _row_index(inner)
-    local_shape = tuple(a.size for a in inner)
+    local_shape = tuple(axis.size for axis in inner)
     stage_of_kept = {v.id: info.stage_of(v) for v in kept}
     local_of: dict[int, Buffer] = {}
     for k, v in enumerate(kept):
@@ -219,7 +219,7 @@ def _emit(
     def store_of(r: _Root, value: Value) -> Store:
         b, e = r.store
         if value.op == "put":
-            e = e.subs({f"at{k}": indirect_symbol(p) for k, p in enumerate(value.args[1:])})
+            e = e.subs({f"at{k}": indirect_symbol(arg) for k, arg in enumerate(value.args[1:])})
             value = value.args[0]
         return Store(formal.output(b), on_index(e), value, r.mode)
 
@@ -233,26 +233,26 @@ def _emit(
         for v in kept:
             if stage_of_kept[v.id] == s:
                 stage.stores.append(Store(local_of[v.id], local_index, rw(v)))
-        for r in roots:
-            if r.stage != s or not r.inner:
+        for root in roots:
+            if root.stage != s or not root.inner:
                 continue
-            value = rw(r.value)
-            if r.acc is not None:
-                acc_names[r.acc] = f"acc{len(acc_names)}"
-                old, new = acc(r.acc, r.dtype), acc(acc_names[r.acc], r.dtype)
+            value = rw(root.value)
+            if root.acc is not None:
+                acc_names[root.acc] = f"acc{len(acc_names)}"
+                old, new = acc(root.acc, root.dtype), acc(acc_names[root.acc], root.dtype)
                 acc_values[old.id] = new
-                stage.accs.append(Acc(new.attr, r.op, r.dtype, value, r.running, r.origin))
-                if r.running:
+                stage.accs.append(Acc(new.attr, root.op, root.dtype, value, root.running, root.origin))
+                if root.running:
                     rw.memo[old.id] = new
             else:
-                stage.stores.append(store_of(r, value))
+                stage.stores.append(store_of(root, value))
         if stage.accs or stage.stores:
             stages.append(stage)
     rw = Rewriter(on_index, formal.load)
     rw.memo.update(acc_values)
-    for r in roots:
-        if not r.inner and r.acc is None:
-            last.stores.append(store_of(r, rw(r.value)))
+    for root in roots:
+        if not root.inner and root.acc is None:
+            last.stores.append(store_of(root, rw(root.value)))
     if last.stores:
         stages.append(last)
 
@@ -266,8 +266,8 @@ def _emit(
         locals_,
         list(formal.sizes.values()),
         params,
-        list(dict.fromkeys(o for n in group.nests for o in n.origins)),
-        list(dict.fromkeys(x for n in group.nests for x in n.lines)),
+        list(dict.fromkeys(origin for nest in group.nests for origin in nest.origins)),
+        list(dict.fromkeys(line for nest in group.nests for line in nest.lines)),
         _reasons(group),
         formal.hints(hints),
         checks,
@@ -276,7 +276,7 @@ def _emit(
         kernel,
         list(formal.inputs),
         list(formal.outputs),
-        [symbol(s) for s in formal.sizes],
+        [symbol(size) for size in formal.sizes],
         [name for name, _ in params],
     )
 
@@ -285,7 +285,7 @@ def _reasons(group: Group) -> list[str]:
     counts: dict[str, int] = {}
     for b in group.because:
         counts[b] = counts.get(b, 0) + 1
-    return [f"{n} {'operator' if n == 1 else 'operators'}: {b}" for b, n in counts.items()]
+    return [f"{count} {'operator' if count == 1 else 'operators'}: {key}" for key, count in counts.items()]
 
 
 def _all_indices(values: Sequence[Value], others: Iterable[Expr]) -> list[Expr]:
@@ -319,11 +319,11 @@ def _mergeable(a: int, b: int, group: Group, exprs: Sequence[Expr]) -> bool:
     if b != a + 1:
         return False
     na, nb, size = f"g{a}", f"g{b}", group.factors[b].size
-    for e in exprs:
-        names = e.symbol_names()
+    for expr in exprs:
+        names = expr.symbol_names()
         if na not in names and nb not in names:
             continue
-        ca, cb = e.coeff(na), e.coeff(nb)
+        ca, cb = expr.coeff(na), expr.coeff(nb)
         if ca is None or cb is None or cb * size is not ca:
             return False
     return True
@@ -331,14 +331,14 @@ def _mergeable(a: int, b: int, group: Group, exprs: Sequence[Expr]) -> bool:
 
 def _row_strides(shape: tuple) -> tuple:
     out, n = [], integer(1)
-    for s in reversed(shape):
+    for size in reversed(shape):
         out.append(maybe_int(n))
-        n = n * s
+        n = n * size
     return tuple(reversed(out))
 
 
 def _row_index(axes: Sequence[Axis]) -> Expr:
     e = integer(0)
-    for a, st in zip(axes, _row_strides(tuple(x.size for x in axes))):
-        e = e + a.symbol * st
+    for axis, st in zip(axes, _row_strides(tuple(x.size for x in axes))):
+        e = e + axis.symbol * st
     return e

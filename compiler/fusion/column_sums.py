@@ -44,13 +44,13 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
     if count(nest.axes) is not count(columns) or count(nest.reduce_axes) is not count((*runs, *rows)):
         return None
     axes = (*runs, *rows, *columns)
-    ranges = {a.symbol.name: (0, a.size) for a in axes}
+    ranges = {axis.symbol.name: (0, axis.size) for axis in axes}
     m = same_elements(g, nest, loads, axes, new, ranges)
     if m is None:
         return None
     own, of_rows = ({a.symbol.name for a in part} for part in (columns, (*runs, *rows)))
-    if not all(m[a.symbol.name].symbol_names() <= own for a in nest.axes) or not all(
-        m[a.symbol.name].symbol_names() <= of_rows for a in nest.reduce_axes
+    if not all(m[axis.symbol.name].symbol_names() <= own for axis in nest.axes) or not all(
+        m[axis.symbol.name].symbol_names() <= of_rows for axis in nest.reduce_axes
     ):
         return None
     n, width = (int(count(part).value) for part in (runs, columns))
@@ -71,7 +71,7 @@ def added_up(nest: LoopNest, dtype: torch.dtype, rows: int, width: int, at: Expr
     name, strides = f"{whole.name}_parts", contiguous_strides(shape)
     parts = Buffer(name, dtype, shape, strides, "global", whole.device, "temp", whole.origin)
     run = Axis(symbol("run"), rows)
-    domain = (run, *(a for a in nest.domain if a in nest.axes))
+    domain = (run, *(axis for axis in nest.domain if axis in nest.axes))
     return parts, replace(nest, value=load(parts, run.symbol * width + at), reduce_axes=(run,), domain=domain)
 
 
@@ -84,12 +84,12 @@ def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         or nest.alone
         or nest.product
         or not g.nests
-        or not all(f.size.is_const for f in g.factors)
+        or not all(factor.size.is_const for factor in g.factors)
     ):
         return None
-    axes = tuple(Axis(symbol(f"w{k}"), int(f.size.value)) for k, f in enumerate(g.factors))
-    ranges = {a.symbol.name: (0, a.size) for a in axes}
-    m = same_elements(g, nest, loads, axes, {factor_symbol(k).name: a.symbol for k, a in enumerate(axes)}, ranges)
+    axes = tuple(Axis(symbol(f"w{k}"), int(factor.size.value)) for k, factor in enumerate(g.factors))
+    ranges = {axis.symbol.name: (0, axis.size) for axis in axes}
+    m = same_elements(g, nest, loads, axes, {factor_symbol(k).name: axis.symbol for k, axis in enumerate(axes)}, ranges)
     if m is None:
         return None
     index = tidy(nest.index.subs(m), ranges)
@@ -105,13 +105,13 @@ def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
 
 def count(axes: Sequence[Axis]) -> Expr:
     """How many elements there are."""
-    return mul_all(as_expr(a.size) for a in axes)
+    return mul_all(as_expr(axis.size) for axis in axes)
 
 
 def row_major(axes: Sequence[Axis]) -> Expr:
     e = integer(0)
-    for a in axes:
-        e = e * a.size + a.symbol
+    for axis in axes:
+        e = e * axis.size + axis.symbol
     return e
 
 
@@ -120,10 +120,10 @@ def _runs(
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...], dict[str, Expr]] | None:
     """Axes for a group's space: those that count runs of rows, those within a run, the columns; and what each factor's
     symbol becomes. known: how many runs there have to be, 0 for any."""
-    outer = [k for k, f in enumerate(factors) if not f.reduced]
-    if outer != list(range(len(outer))) or not all(f.size.is_const for f in factors):
+    outer = [k for k, factor in enumerate(factors) if not factor.reduced]
+    if outer != list(range(len(outer))) or not all(factor.size.is_const for factor in factors):
         return None
-    sizes = [int(f.size.value) for f in factors]
+    sizes = [int(factor.size.value) for factor in factors]
     rows, width = _product(sizes[: len(outer)]), _product(sizes[len(outer) :])
     if not SHORTEST <= width <= LONGEST or rows * width < LEAST:
         return None
@@ -142,7 +142,7 @@ def _runs(
         return None
     _, k, d = best
     axes = [Axis(symbol(f"w{n}"), size) for n, size in enumerate(sizes)]
-    new = {factor_symbol(n).name: a.symbol for n, a in enumerate(axes)}
+    new = {factor_symbol(n).name: axis.symbol for n, axis in enumerate(axes)}
     if d == sizes[k]:
         return tuple(axes[: k + 1]), tuple(axes[k + 1 : len(outer)]), tuple(axes[len(outer) :]), new
     high, low = Axis(symbol(f"w{k}h"), d), Axis(symbol(f"w{k}l"), sizes[k] // d)
@@ -152,8 +152,8 @@ def _runs(
 
 def _product(sizes: Sequence[int]) -> int:
     n = 1
-    for s in sizes:
-        n *= s
+    for size in sizes:
+        n *= size
     return n
 
 
@@ -186,14 +186,14 @@ def same_elements(
     return None
 
 
-def _dense(e: Expr, axes: Sequence[Axis]) -> list[Axis] | None:
+def _dense(expr: Expr, axes: Sequence[Axis]) -> list[Axis] | None:
     """The axes by falling strides where e takes each of the values from 0 on exactly once."""
-    if not is_affine(e) or any((c := e.coeff(a.symbol.name)) is None or not c.is_const for a in axes):
+    if not is_affine(expr) or any((c := expr.coeff(axis.symbol.name)) is None or not c.is_const for axis in axes):
         return None
-    order = sorted(axes, key=lambda a: -e.coeff(a.symbol.name).value)
+    order = sorted(axes, key=lambda a: -expr.coeff(a.symbol.name).value)
     n = integer(1)
-    for a in reversed(order):
-        if e.coeff(a.symbol.name) is not n:
+    for dim in reversed(order):
+        if expr.coeff(dim.symbol.name) is not n:
             return None
-        n = n * a.size
-    return order if e.subs({a.symbol.name: integer(0) for a in axes}) is ZERO else None
+        n = n * dim.size
+    return order if expr.subs({axis.symbol.name: integer(0) for axis in axes}) is ZERO else None

@@ -54,21 +54,23 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     groups, unfused = group_steps(steps, hints, limits, fuse, needed)
     outside = _needed_outside(groups, needed)
     launches: list[Any] = []
-    for g in groups:
-        if isinstance(g.extern, Template):
-            kernel = replace(g.extern.launch.kernel, name=f"k{len(launches)}_{g.extern.launch.kernel.name}")
-            launches.append(replace(g.extern.launch, kernel=kernel, inputs=list(g.extern.args)))
-        elif g.extern is not None:
-            launches.append(g.extern)
+    for group in groups:
+        if isinstance(group.extern, Template):
+            kernel = replace(group.extern.launch.kernel, name=f"k{len(launches)}_{group.extern.launch.kernel.name}")
+            launches.append(replace(group.extern.launch, kernel=kernel, inputs=list(group.extern.args)))
+        elif group.extern is not None:
+            launches.append(group.extern)
         else:
-            launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
+            launches.append(build_kernel(group, outside, hints, drop_rounding, kernel_name(len(launches), group.nests)))
     if fuse:
         launches = horizontal(launches, lowered, hints, forced, limits.nests)
         launches = lower_peak(launches, lowered, hints, updated)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
     changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}
-    counted = [i for i, n in changes.items() for _ in range(n - (i in copied))]  # a copy counts by itself
+    counted = [
+        key for key, change in changes.items() for _ in range(change - (key in copied))
+    ]  # a copy counts by itself
     return Schedule(
         plan,
         lowered.inputs,
@@ -81,7 +83,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         list(dict.fromkeys(unfused)),
         written,
         counted,
-        [i for i, n in changes.items() if n == 0],
+        [key for key, change in changes.items() if change == 0],
     )
 
 
@@ -93,9 +95,9 @@ def _sources_first(steps: list[Any]) -> list[Any]:
         return isinstance(s, LoopNest) and s.mode == "set" and not has_op([s.value], "load")
 
     written: dict[Buffer, int] = {}
-    for s in steps:
-        if isinstance(s, LoopNest):
-            written[s.buffer] = written.get(s.buffer, 0) + 1
+    for step in steps:
+        if isinstance(step, LoopNest):
+            written[step.buffer] = written.get(step.buffer, 0) + 1
     first = [s for s in steps if source(s) and written[s.buffer] == 1]
     ids = {id(s) for s in first}
     return [*first, *(s for s in steps if id(s) not in ids)]
@@ -104,21 +106,21 @@ def _sources_first(steps: list[Any]) -> list[Any]:
 def _needed_outside(groups: list, needed: list[Buffer]) -> set[Buffer]:
     """Buffers that are read outside the group that makes them."""
     out = set(needed)
-    for g in groups:
-        if g.extern is not None:
-            out.update(buffers_read(g.extern))
+    for group in groups:
+        if group.extern is not None:
+            out.update(buffers_read(group.extern))
         else:
-            out.update(g.reads)  # reads hold only what the group does not make itself
-            out.update(b for b, e in g.writes.items() if e is None)
+            out.update(group.reads)  # reads hold only what the group does not make itself
+            out.update(key for key, write in group.writes.items() if write is None)
     return out
 
 
 def kernel_name(k: int, nests: list[LoopNest]) -> str:
     """k<number>_<first operators>: short and readable. Of what is computed inside of others, functions alone."""
     words: list[str] = []
-    for n in nests:
-        *inside, own = (re.sub(r"_\d+$", "", o) for o in n.origins or ("copy",))
+    for nest in nests:
+        *inside, own = (re.sub(r"_\d+$", "", o) for o in nest.origins or ("copy",))
         words += [*filter(is_function, inside), own]
-    parts = list(dict.fromkeys(re.sub(r"\W", "_", w) for w in words))
+    parts = list(dict.fromkeys(re.sub(r"\W", "_", word) for word in words))
     text = "_".join(parts[:4]) + ("_etc" if len(parts) > 4 else "")
     return f"k{k}_{text}"[:60]

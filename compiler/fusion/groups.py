@@ -85,30 +85,30 @@ class Group:
 
     @property
     def has_reduction(self) -> bool:
-        return any(f.reduced for f in self.factors)
+        return any(factor.reduced for factor in self.factors)
 
     @property
     def names(self) -> list[str]:
         """Of the operators in it."""
-        return [name for n in self.nests for name in n.origins]
+        return [name for nest in self.nests for name in nest.origins]
 
     def chosen(self, level: str, factors: Sequence[Factor]) -> list[int]:
-        return [k for k, f in enumerate(factors) if level == "full" or not f.reduced]
+        return [k for k, factor in enumerate(factors) if level == "full" or not factor.reduced]
 
     def map_of(self, axes: tuple[Axis, ...], level: str, factors: list[Factor]) -> dict[str, Expr] | None:
         if factors is not self.factors:
             return map_axes(axes, factors, self.chosen(level, factors))
-        k = (tuple((a.symbol.name, a.size) for a in axes), level)
+        k = (tuple((axis.symbol.name, axis.size) for axis in axes), level)
         if k not in self._maps:
             self._maps[k] = map_axes(axes, factors, self.chosen(level, factors))
         return self._maps[k]
 
     def ranges(self, factors: Sequence[Factor]) -> dict[str, tuple]:
-        return {f"g{k}": (0, f.size) for k, f in enumerate(factors)}
+        return {f"g{k}": (0, factor.size) for k, factor in enumerate(factors)}
 
     def refactor(self, factors: list[Factor]) -> None:
         """Adopt a refined space: the maps and the indices of what was written change."""
-        if len(factors) == len(self.factors) and all(a == b for a, b in zip(factors, self.factors)):
+        if len(factors) == len(self.factors) and all(factor == b for factor, b in zip(factors, self.factors)):
             return
         self.factors = factors
         self._maps = {}
@@ -149,19 +149,23 @@ class _Grouping:
         self.calls = 0  # library calls so far
 
     def run(self, steps: Sequence[LoweredStep]) -> tuple[list[Group], list[tuple[str, str, str]]]:
-        for s in steps:
-            if isinstance(s, LoopNest):
-                self.loaded[id(s)] = loaded([s.value])
-                for b in self.loaded[id(s)]:
-                    self.readers_of.setdefault(b, []).append(s)
-        for s in steps:
-            if isinstance(s, LoopNest):
-                self.place(s)
+        for step in steps:
+            if isinstance(step, LoopNest):
+                self.loaded[id(step)] = loaded([step.value])
+                for b in self.loaded[id(step)]:
+                    self.readers_of.setdefault(b, []).append(step)
+        for step in steps:
+            if isinstance(step, LoopNest):
+                self.place(step)
             else:
                 g = self.new_group()
-                g.extern = s
-                self.calls += isinstance(s, Extern)
-                for b in [s.buffer] if hasattr(s, "base") else [o for o in s.outputs if o is not None]:
+                g.extern = step
+                self.calls += isinstance(step, Extern)
+                for b in (
+                    [step.buffer]
+                    if hasattr(step, "base")
+                    else [output for output in step.outputs if output is not None]
+                ):
                     self.made_in[b] = g
         return self.groups, self.unfused
 
@@ -174,7 +178,7 @@ class _Grouping:
         loads = _loads(nest)
         producers = {self.made_in[b] for b, _ in loads if b in self.made_in}
         earlier = self.made_in.get(nest.buffer)  # another piece of the same buffer
-        floor = max((g.number for g in producers), default=-1)
+        floor = max((producer.number for producer in producers), default=-1)
         if earlier is not None:
             floor = max(floor, earlier.number)
         for g in self.candidates(nest, loads, floor):
@@ -194,27 +198,27 @@ class _Grouping:
                 self.refuse(g, nest, str(e))
         self.start(nest, loads)
 
-    def across(self, g: Group, nest: LoopNest, loads: list) -> bool:
+    def across(self, group: Group, nest: LoopNest, loads: list) -> bool:
         """Have a group that reduces rows sum over them as well, if that is what the nest does."""
-        by_columns = column_sums(g, nest, loads)
-        parts = by_columns or row_sums(g, nest, loads)
+        by_columns = column_sums(group, nest, loads)
+        parts = by_columns or row_sums(group, nest, loads)
         if parts is None:
             return False
         first, second = parts
         try:
-            self.join(g, first, _loads(first))
+            self.join(group, first, _loads(first))
         except Refusal:
             return False
         if by_columns:
-            g.runs = int(first.buffer.shape[0])
-        if g.sums is not None:
+            group.runs = int(first.buffer.shape[0])
+        if group.sums is not None:
             try:
-                self.join(g.sums, second, _loads(second))
+                self.join(group.sums, second, _loads(second))
                 return True
             except Refusal:
                 pass
         self.start(second, _loads(second))
-        g.sums = self.made_in[second.buffer]
+        group.sums = self.made_in[second.buffer]
         return True
 
     def candidates(self, nest: LoopNest, loads: list, floor: int) -> list[Group]:
@@ -239,13 +243,13 @@ class _Grouping:
             self.wished(nest, floor, out)
         return out + self.unrelated(nest, floor, seen)
 
-    def waits(self, g: Group, nest: LoopNest) -> bool:
+    def waits(self, group: Group, nest: LoopNest) -> bool:
         """Whether the first part of a `cat`, were it stored by that group, would have the whole's memory wait for the
         other parts through many library calls. A CPU has memory enough, and would rather not read the part again.
         """
-        if not nest.on_gpu or self.calls - g.calls <= PATIENCE or nest.buffer in self.made_in:
+        if not nest.on_gpu or self.calls - group.calls <= PATIENCE or nest.buffer in self.made_in:
             return False
-        return numel_hint([a.size for a in nest.domain], self.hints) < numel_hint(nest.buffer.shape, self.hints)
+        return numel_hint([axis.size for axis in nest.domain], self.hints) < numel_hint(nest.buffer.shape, self.hints)
 
     def unrelated(self, nest: LoopNest, floor: int, seen: set[Group]) -> list[Group]:
         """Groups that share nothing with the nest, and whose kernel still costs less with it: the last one, and the
@@ -271,17 +275,17 @@ class _Grouping:
             out.append(small)
         return out
 
-    def latest(self, g: Group, nest: LoopNest) -> list[Group]:
+    def latest(self, group: Group, nest: LoopNest) -> list[Group]:
         """The latest group that the nest reads from, where it may be joined; else what keeps them apart is noted."""
-        if g.extern is None:
+        if group.extern is None:
             # (a GPU's scans have their pieces of a row in registers: what follows is computed there)
-            if not g.alone or g.nests[0].scan and nest.reduce_op is None and nest.on_gpu:
-                return [g]
+            if not group.alone or group.nests[0].scan and nest.reduce_op is None and nest.on_gpu:
+                return [group]
             self.unfused.append(
-                (_name(g.nests[0]), _name(nest), "its elements are known only when all of them have been written")
+                (_name(group.nests[0]), _name(nest), "its elements are known only when all of them have been written")
             )
-        elif not hasattr(g.extern, "base"):
-            step = g.extern
+        elif not hasattr(group.extern, "base"):
+            step = group.extern
             name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
             self.unfused.append((name, _name(nest), f"{name} is a library call ({step.reason})"))
         return []
@@ -290,34 +294,34 @@ class _Grouping:
         """The group of an operator that is wanted beside the nest comes first; where it runs too early, that is the
         refusal.
         """
-        for g in self.groups:
-            pair = self.limits.forced.together(g.names, nest.origins)
+        for group in self.groups:
+            pair = self.limits.forced.together(group.names, nest.origins)
             if not pair:
                 continue
-            if g.number < floor:
+            if group.number < floor:
                 first, second = pair.split(":")
                 self.unfused.append((first, second, "another kernel has to run between the two"))
-            elif g.extern is None and not g.alone:
-                out[:] = [g, *(x for x in out if x is not g)]
+            elif group.extern is None and not group.alone:
+                out[:] = [group, *(x for x in out if x is not group)]
 
-    def alike(self, g: Group, nest: LoopNest) -> bool:
+    def alike(self, group: Group, nest: LoopNest) -> bool:
         """Whether a nest that shares nothing with the group costs less in its kernel than in one of its own: the same
         space, and small, or reduced."""
         own = factors_of(nest.domain, nest.reduce_axes)
-        return own == g.factors and (
+        return own == group.factors and (
             nest.reduce_op is not None or numel_hint([f.size for f in own], self.hints) <= SMALL_SPACE
         )
 
-    def meets(self, g: Group, nest: LoopNest) -> bool:
+    def meets(self, group: Group, nest: LoopNest) -> bool:
         """Whether a nest that shares nothing with the group, over the same space, makes what is read together with the
         group's results: sin(a) + cos(b).
         """
-        if [f.size for f in factors_of(nest.domain, nest.reduce_axes)] != [f.size for f in g.factors]:
+        if [f.size for f in factors_of(nest.domain, nest.reduce_axes)] != [factor.size for factor in group.factors]:
             return False
         ways, seen = [nest], {id(nest)}
         while ways and len(seen) <= LOOK_AHEAD:
             for reader in self.readers_of.get(ways.pop(0).buffer, ()):
-                if any(b in g.writes for b in self.loaded[id(reader)]):
+                if any(b in group.writes for b in self.loaded[id(reader)]):
                     return True
                 if id(reader) not in seen and not reader.alone and not reader.product:
                     seen.add(id(reader))
@@ -338,11 +342,11 @@ class _Grouping:
         }
         return list(dict.fromkeys(g for b in together if (g := self.made_in.get(b)) is not None and g.product))
 
-    def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
-        pair = self.limits.forced.together(g.names, nest.origins) if self.limits.forced else ""
+    def refuse(self, group: Group, nest: LoopNest, reason: str) -> None:
+        pair = self.limits.forced.together(group.names, nest.origins) if self.limits.forced else ""
         if pair:
             self.unfused.append((*pair.split(":"), reason))  # type: ignore[arg-type]
-        self.unfused.append((_name(g.nests[-1]) if g.nests else "", _name(nest), reason))
+        self.unfused.append((_name(group.nests[-1]) if group.nests else "", _name(nest), reason))
 
     def start(self, nest: LoopNest, loads: list) -> None:
         g = self.new_group()
@@ -351,120 +355,121 @@ class _Grouping:
             self.small[_sizes(nest)] = g
         self.add(g, nest, loads, "full", g.factors, "")
 
-    def join(self, g: Group, nest: LoopNest, loads: list) -> None:
+    def join(self, group: Group, nest: LoopNest, loads: list) -> None:
         forced = self.limits.forced
-        apart = forced.apart(g.names, nest.origins) if forced else ""
+        apart = forced.apart(group.names, nest.origins) if forced else ""
         if apart:
             raise Refusal(f"kept apart by force_split={apart}")
-        wanted = bool(forced) and bool(forced.together(g.names, nest.origins))
-        self.check_kernel(g, nest, loads, wanted)
+        wanted = bool(forced) and bool(forced.together(group.names, nest.origins))
+        self.check_kernel(group, nest, loads, wanted)
         last: Refusal | None = None
-        for level, factors in self.spaces(g, nest):
+        for level, factors in self.spaces(group, nest):
             try:
-                self.check_reads(g, nest, loads, level, factors)
-                if factors is not g.factors:
-                    self.check_elements(g, factors)
+                self.check_reads(group, nest, loads, level, factors)
+                if factors is not group.factors:
+                    self.check_elements(group, factors)
                 if not wanted:
-                    self.check_sharing(g, nest, loads, level, factors)
-                    self.check_cost(g, nest, level, factors)
+                    self.check_sharing(group, nest, loads, level, factors)
+                    self.check_cost(group, nest, level, factors)
             except Refusal as e:
                 last = last or e
                 continue
-            because = self.why(g, loads)
-            if factors is not g.factors:
-                g.refactor(factors)
-            self.add(g, nest, loads, level, g.factors, because)
+            because = self.why(group, loads)
+            if factors is not group.factors:
+                group.refactor(factors)
+            self.add(group, nest, loads, level, group.factors, because)
             return
-        raise last or Refusal(
-            f"the iteration spaces differ: {_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}"
-        )
+        if last is None:
+            own = factors_of(nest.domain, nest.reduce_axes)
+            last = Refusal(f"the iteration spaces differ: {_space(group.factors)} and {_space(own)}")
+        raise last
 
-    def check_kernel(self, g: Group, nest: LoopNest, loads: list, wanted: bool) -> None:
+    def check_kernel(self, group: Group, nest: LoopNest, loads: list, wanted: bool) -> None:
         """What a kernel may hold, whatever the iteration space in which the nest would join it."""
-        if len(g.nests) >= self.limits.nests and not wanted:
-            raise Refusal(f"the kernel has {plural(len(g.nests), 'operator')} already (max_fusion_size)")
+        if len(group.nests) >= self.limits.nests and not wanted:
+            raise Refusal(f"the kernel has {plural(len(group.nests), 'operator')} already (max_fusion_size)")
         reads = {b for b, _ in loads}
         if (
-            len(g.reads) + len(reads) > self.limits.buffers
-            and len((g.reads | reads) - g.writes.keys()) > self.limits.buffers
+            len(group.reads) + len(reads) > self.limits.buffers
+            and len((group.reads | reads) - group.writes.keys()) > self.limits.buffers
         ):
             raise Refusal(f"the kernel would read more than {self.limits.buffers} buffers")
-        if nest.buffer in self.needed and g.kept >= self.limits.buffers:
+        if nest.buffer in self.needed and group.kept >= self.limits.buffers:
             raise Refusal(f"the kernel would write more than {self.limits.buffers} buffers")
-        if _passes(g, nest, loads) > self.limits.passes:
+        if _passes(group, nest, loads) > self.limits.passes:
             raise Refusal(f"the kernel would pass over its rows more than {self.limits.passes} times")
         if not self.limits.epilogue and (
-            g.product or any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in)
+            group.product or any(self.made_in[b].extern is not None for b in group.reads | reads if b in self.made_in)
         ):
             raise Refusal("epilogue_fusion is off")
-        if g.product and (
-            nest.reduce_op is not None or not reads & g.writes.keys() and g not in self.products_beside(nest)
+        if group.product and (
+            nest.reduce_op is not None or not reads & group.writes.keys() and group not in self.products_beside(nest)
         ):
             raise Refusal("a matrix product is fused with what is computed from its elements alone")
-        if nest.on_gpu and not wanted and self.costly_again(g, nest, loads):
+        if nest.on_gpu and not wanted and self.costly_again(group, nest, loads):
             raise Refusal(
                 "what its elements are made of is too costly to compute in a second pass over rows that no processor"
                 " holds"
             )
 
-    def costly_again(self, g: Group, nest: LoopNest, reads: list) -> bool:
+    def costly_again(self, group: Group, nest: LoopNest, reads: list) -> bool:
         """Whether a nest would have its group compute elements again that take many loads each (gradients of pools)."""
         if (
-            not any(g.passes.get(b) for b, _ in reads)
-            or numel_hint([f.size for f in g.factors if f.reduced], self.hints) <= HELD
+            not any(group.passes.get(b) for b, _ in reads)
+            or numel_hint([factor.size for factor in group.factors if factor.reduced], self.hints) <= HELD
         ):
             return False
-        each = numel_hint([a.size for a in nest.domain], self.hints) > numel_hint(
-            [f.size for f in g.factors if not f.reduced], self.hints
+        each = numel_hint([axis.size for axis in nest.domain], self.hints) > numel_hint(
+            [factor.size for factor in group.factors if not factor.reduced], self.hints
         )
-        return each and any(len(loads([n.value])) >= COSTLY_LOADS for n in g.nests)
+        return each and any(len(loads([n.value])) >= COSTLY_LOADS for n in group.nests)
 
-    def spaces(self, g: Group, nest: LoopNest) -> Iterator[tuple[str, list[Factor]]]:
+    def spaces(self, group: Group, nest: LoopNest) -> Iterator[tuple[str, list[Factor]]]:
         """(level, refined factors) under which the nest may run in the group."""
         own = factors_of(nest.domain, nest.reduce_axes)
         if nest.reduce_op is not None:
-            if not g.has_reduction:
-                r = refine(g.factors, own, match_flags=False)
+            if not group.has_reduction:
+                r = refine(group.factors, own, match_flags=False)
             else:
-                r = refine(g.factors, own, match_flags=True)
-                if r is None and _same_total(g.factors, own):
+                r = refine(group.factors, own, match_flags=True)
+                if r is None and _same_total(group.factors, own):
                     raise Refusal("the reductions are over different axes")
             if r is not None:
-                yield "full", g.factors if r == g.factors else r
+                yield "full", group.factors if r == group.factors else r
             return
-        if not g.has_reduction:
-            r = refine(own, g.factors, match_flags=False)
+        if not group.has_reduction:
+            r = refine(own, group.factors, match_flags=False)
             if r is not None:
-                yield "full", g.factors if r == g.factors else r
+                yield "full", group.factors if r == group.factors else r
             return
-        r = refine(own, g.factors, match_flags=False) if not g.product else None
+        r = refine(own, group.factors, match_flags=False) if not group.product else None
         if r is not None:
-            yield "full", g.factors if r == g.factors else r
-        outer = [f for f in g.factors if not f.reduced]
+            yield "full", group.factors if r == group.factors else r
+        outer = [factor for factor in group.factors if not factor.reduced]
         r = refine(own, outer, match_flags=False)
-        if r is not None and not (g.product and r[-1] != outer[-1]):  # (the columns of a product stay one axis)
-            yield "outer", g.factors if r == outer else _with_outer(g.factors, r)
+        if r is not None and not (group.product and r[-1] != outer[-1]):  # (the columns of a product stay one axis)
+            yield "outer", group.factors if r == outer else _with_outer(group.factors, r)
 
-    def check_reads(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
-        own_reads = [(b, e) for b, e in loads if b in g.writes]
-        other = self.made_in.get(nest.buffer) is g and nest.buffer in g.writes
-        if other and any(f.reduced for f in factors):
+    def check_reads(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
+        own_reads = [(b, e) for b, e in loads if b in group.writes]
+        other = self.made_in.get(nest.buffer) is group and nest.buffer in group.writes
+        if other and any(factor.reduced for factor in factors):
             raise Refusal("pieces of one buffer")
         if not own_reads:
             return
         axes = nest.domain if level == "full" else nest.axes
-        m = g.map_of(axes, level, factors)
+        m = group.map_of(axes, level, factors)
         if m is None:
             raise Refusal("the iteration spaces differ")
-        ranges = g.ranges(factors)
-        written = g.writes
-        if factors is not g.factors:
+        ranges = group.ranges(factors)
+        written = group.writes
+        if factors is not group.factors:
             old = {}
-            for n, lv in zip(g.nests, g.levels):
-                mm = g.map_of(n.domain if lv == "full" else n.axes, lv, factors)
+            for n, lv in zip(group.nests, group.levels):
+                mm = group.map_of(n.domain if lv == "full" else n.axes, lv, factors)
                 if mm is None:
                     raise Refusal("the iteration spaces differ")
-                old[n.buffer] = tidy(n.index.subs(mm), ranges) if g.writes[n.buffer] is not None else None
+                old[n.buffer] = tidy(n.index.subs(mm), ranges) if group.writes[n.buffer] is not None else None
             written = old
         for b, e in own_reads:
             at = written[b]
@@ -474,51 +479,53 @@ class _Grouping:
             ):
                 raise Refusal(f"reads {b.name} at another index than the one it is made at")
 
-    def check_sharing(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
+    def check_sharing(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
         """Nests that only read the same memory belong together where they read it at the same index, or run over the
         very same space; the same number of elements in another order shares nothing in the cache."""
         if (
-            g.product
-            or any(b in g.writes for b, _ in loads)
-            or [f.size for f in factors_of(nest.domain)] == [f.size for f in g.factors]
+            group.product
+            or any(b in group.writes for b, _ in loads)
+            or [f.size for f in factors_of(nest.domain)] == [factor.size for factor in group.factors]
         ):
             return
-        ranges = g.ranges(factors)
-        m = g.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+        ranges = group.ranges(factors)
+        m = group.map_of(nest.domain if level == "full" else nest.axes, level, factors)
         for b, e in loads:
-            for axes, lv, other in g.read_at.get(b, ()):
-                mm = g.map_of(axes, lv, factors)
+            for axes, lv, other in group.read_at.get(b, ()):
+                mm = group.map_of(axes, lv, factors)
                 if m is not None and mm is not None and tidy(other.subs(mm), ranges) is tidy(e.subs(m), ranges):
                     return
         raise Refusal("reads the same memory in another order")
 
-    def same_row(self, e: Expr, at: Expr, factors: list[Factor], ranges: dict) -> bool:
+    def same_row(self, expr: Expr, at: Expr, factors: list[Factor], ranges: dict) -> bool:
         """Whether one element of the same row is read, once for the row: it is computed again there (log-softmax, then
         the target's element)."""
-        p = element(at, e, factors, ranges)
-        return p is not None and all(f.reduced or p[f"g{k}"] is factor_symbol(k) for k, f in enumerate(factors))
+        p = element(at, expr, factors, ranges)
+        return p is not None and all(
+            factor.reduced or p[f"g{k}"] is factor_symbol(k) for k, factor in enumerate(factors)
+        )
 
-    def check_elements(self, g: Group, factors: list[Factor]) -> None:
+    def check_elements(self, group: Group, factors: list[Factor]) -> None:
         """Elements of rows that the group's nests compute again have to be found in a refined space as well."""
-        ranges = g.ranges(factors)
-        made = {n.buffer: (n, lv) for n, lv in zip(g.nests, g.levels)} if g.elements else {}
-        for axes, level, b, e in g.elements:
+        ranges = group.ranges(factors)
+        made = {nest.buffer: (nest, lv) for nest, lv in zip(group.nests, group.levels)} if group.elements else {}
+        for axes, level, b, e in group.elements:
             n, lv = made[b]
-            m, at = g.map_of(axes, level, factors), g.map_of(n.domain if lv == "full" else n.axes, lv, factors)
+            m, at = group.map_of(axes, level, factors), group.map_of(n.domain if lv == "full" else n.axes, lv, factors)
             if m is None or at is None or not self.same_row(e.subs(m), tidy(n.index.subs(at), ranges), factors, ranges):
                 raise Refusal("finding the place of an element in a row would take divisions")
 
-    def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
-        if nest.on_gpu or not any(f.reduced for f in factors) or all(f.reduced for f in factors):
+    def check_cost(self, group: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
+        if nest.on_gpu or not any(factor.reduced for factor in factors) or all(factor.reduced for factor in factors):
             return  # (generated code splits a kernel without outer axes among threads, a GPU's any of few rows)
-        outer = numel_hint([f.size for f in factors if not f.reduced], self.hints)
-        inner = numel_hint([f.size for f in factors if f.reduced], self.hints)
+        outer = numel_hint([factor.size for factor in factors if not factor.reduced], self.hints)
+        inner = numel_hint([factor.size for factor in factors if factor.reduced], self.hints)
         if outer >= SMALL_OUTER or outer * inner < BIG_WORK:
             return
         others = (
             nest.reduce_op is None
             and level == "full"
-            or any(n.reduce_op is None and lv == "full" for n, lv in zip(g.nests, g.levels))
+            or any(n.reduce_op is None and lv == "full" for n, lv in zip(group.nests, group.levels))
         )
         if others:
             raise Refusal(
@@ -526,38 +533,40 @@ class _Grouping:
                 " element"
             )
 
-    def why(self, g: Group, loads: list) -> str:
-        made = [b for b, _ in loads if b in g.writes]
+    def why(self, group: Group, loads: list) -> str:
+        made = [b for b, _ in loads if b in group.writes]
         if made:
             return "reads what the kernel makes, at the same index"
-        if any(b in g.reads for b, _ in loads):
+        if any(b in group.reads for b, _ in loads):
             return "reads the same memory"
         return "runs over the same space"
 
-    def add(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor], because: str) -> None:
-        m = g.map_of(nest.domain if level == "full" else nest.axes, level, factors)
-        g.nests.append(nest)
-        g.levels.append(level)
+    def add(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor], because: str) -> None:
+        m = group.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+        group.nests.append(nest)
+        group.levels.append(level)
         if because:
-            g.because.append(because)
-        g.passes[nest.buffer] = _passes(g, nest, loads)
-        g.kept += nest.buffer in self.needed
+            group.because.append(because)
+        group.passes[nest.buffer] = _passes(group, nest, loads)
+        group.kept += nest.buffer in self.needed
         # an index that several nests write (pieces of a cat) is never the one that a reader wants
-        g.writes[nest.buffer] = tidy(nest.index.subs(m), g.ranges(factors)) if nest.buffer not in self.made_in else None
+        group.writes[nest.buffer] = (
+            tidy(nest.index.subs(m), group.ranges(factors)) if nest.buffer not in self.made_in else None
+        )
         for b, e in loads:
-            at = g.writes.get(b) if level == "outer" else None
-            if at is not None and tidy(e.subs(m), g.ranges(factors)) is not at:
-                g.elements.append((nest.axes, level, b, e))
-            known = g.read_at.setdefault(b, [])
+            at = group.writes.get(b) if level == "outer" else None
+            if at is not None and tidy(e.subs(m), group.ranges(factors)) is not at:
+                group.elements.append((nest.axes, level, b, e))
+            known = group.read_at.setdefault(b, [])
             if len(known) < 3:
                 known.append((nest.domain if level == "full" else nest.axes, level, e))
-            if b not in g.writes and b not in g.reads:
-                g.reads.add(b)
+            if b not in group.writes and b not in group.reads:
+                group.reads.add(b)
                 rs = self.readers.setdefault(b, [])
-                rs.append(g)
+                rs.append(group)
                 if len(rs) > 4:
                     del rs[0]
-        self.made_in[nest.buffer] = g
+        self.made_in[nest.buffer] = group
 
 
 def _loads(nest: LoopNest) -> list[tuple[Buffer, Expr]]:
@@ -565,10 +574,10 @@ def _loads(nest: LoopNest) -> list[tuple[Buffer, Expr]]:
 
 
 def _sizes(nest: LoopNest) -> tuple:
-    return tuple(a.size for a in nest.domain)
+    return tuple(axis.size for axis in nest.domain)
 
 
-def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
+def in_order_of(nest: LoopNest, loads: list, group: Group) -> LoopNest | None:
     """The nest with its axes in the group's order, as far as some memory that both touch tells which axis is which;
     None where that changes nothing, or would move the innermost axis. A GPU's rows are reduced in any order of the
     rows."""
@@ -576,49 +585,49 @@ def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
     if reduced and not (nest.on_gpu and nest.reduce_op is not None and not nest.alone and not nest.product):
         return None
     for b, e in loads:
-        at = g.writes.get(b)
-        if at is None and b in g.read_at:
-            axes, level, other = g.read_at[b][0]
-            at = other.subs(g.map_of(axes, level, g.factors) or {})
+        at = group.writes.get(b)
+        if at is None and b in group.read_at:
+            axes, level, other = group.read_at[b][0]
+            at = other.subs(group.map_of(axes, level, group.factors) or {})
         if at is None:
             continue
         place = {}
-        for n, a in enumerate(nest.domain):
-            c = e.coeff(a.symbol.name)
+        for n, axis in enumerate(nest.domain):
+            c = e.coeff(axis.symbol.name)
             if c is not None and not (c.op == "int" and c.value == 0):
                 place[c] = n
-        order = [place.get(at.coeff(f"g{k}")) for k in range(len(g.factors))]
+        order = [place.get(at.coeff(f"g{k}")) for k in range(len(group.factors))]
         inner = order[-1] if order else None
         if nest.on_gpu:  # (one that runs once for each row)
-            order = [k for k, f in zip(order, g.factors) if k is not None or not f.reduced]
+            order = [dim for dim, factor in zip(order, group.factors) if dim is not None or not factor.reduced]
         if set(order) != set(range(len(nest.domain))) or len(order) != len(nest.domain):
             continue
         if order == list(range(len(order))) or inner is not None and inner != len(order) - 1:
             continue
-        domain = tuple(nest.domain[k] for k in order)
+        domain = tuple(nest.domain[dim] for dim in order)
         axes = tuple(a for a in domain if a.symbol.name not in reduced)
         if tuple(a for a in domain if a.symbol.name in reduced) == nest.reduce_axes:
             return replace(nest, axes=axes, domain=domain)
     return None
 
 
-def element(at: Expr, e: Expr, factors: Sequence[Factor], ranges: dict) -> dict[str, Expr] | None:
+def element(at: Expr, expr: Expr, factors: Sequence[Factor], ranges: dict) -> dict[str, Expr] | None:
     """The point of the space at which a buffer stored at `at` has its flat position e; None where that takes
     divisions.
     """
-    axes = [Axis(factor_symbol(k), f.size) for k, f in enumerate(factors)]
-    strides = [at.coeff(a.symbol.name) for a in axes]
-    if any(s is None or s.op == "int" and s.value == 0 for s in strides) or not is_affine(e):
+    axes = [Axis(factor_symbol(k), factor.size) for k, factor in enumerate(factors)]
+    strides = [at.coeff(axis.symbol.name) for axis in axes]
+    if any(stride is None or stride.op == "int" and stride.value == 0 for stride in strides) or not is_affine(expr):
         return None
-    known = [s for s in strides if s.op == "int"]
+    known = [stride for stride in strides if stride.op == "int"]
     if len(known) == len(strides):
         axes.sort(key=lambda a: -at.coeff(a.symbol.name).value)
-    p = positions(axes, at, e, ranges)
+    p = positions(axes, at, expr, ranges)
     return p if all(is_affine(x) for x in p.values()) else None
 
 
-def _passes(g: Group, nest: LoopNest, loads: list) -> int:
-    return max((g.passes.get(b, 0) for b, _ in loads), default=0) + (nest.reduce_op is not None)
+def _passes(group: Group, nest: LoopNest, loads: list) -> int:
+    return max((group.passes.get(b, 0) for b, _ in loads), default=0) + (nest.reduce_op is not None)
 
 
 def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Factor]:
@@ -627,11 +636,11 @@ def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Fact
     """
     out: list[Factor] = []
     rest = list(outer)
-    for f in factors:
-        if f.reduced:
-            out.append(f)
+    for factor in factors:
+        if factor.reduced:
+            out.append(factor)
             continue
-        left = f.size
+        left = factor.size
         while True:
             o = rest.pop(0)
             out.append(Factor(o.size))
@@ -645,9 +654,9 @@ def _same_total(a: Sequence[Factor], b: Sequence[Factor]) -> bool:
     return mul_all(f.size for f in a) is mul_all(f.size for f in b)
 
 
-def _same_scan(g: Group, nest: LoopNest) -> bool:
+def _same_scan(group: Group, nest: LoopNest) -> bool:
     """Whether the group begins with a scan of the same values over the same space."""
-    first = g.nests[0] if g.nests else None
+    first = group.nests[0] if group.nests else None
     return first is not None and bool(first.scan) and first.domain == nest.domain and first.value is nest.value
 
 
@@ -656,4 +665,4 @@ def _name(nest: LoopNest) -> str:
 
 
 def _space(factors: Sequence[Factor]) -> str:
-    return "(" + ", ".join(f"{f.size}{' reduced' if f.reduced else ''}" for f in factors) + ")"
+    return "(" + ", ".join(f"{factor.size}{' reduced' if factor.reduced else ''}" for factor in factors) + ")"

@@ -44,20 +44,20 @@ class Uses:
 def find_uses(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> dict[Buffer, Uses]:
     uses: dict[Buffer, Uses] = {}
 
-    def of(b: Buffer) -> Uses:
-        u = uses.get(b)
+    def of(buffer: Buffer) -> Uses:
+        u = uses.get(buffer)
         if u is None:
-            u = uses[b] = Uses()
+            u = uses[buffer] = Uses()
         return u
 
-    for s in steps:
-        if isinstance(s, LoopNest):
-            for v in loads([s.value]):
-                of(v.attr[0]).loads.append((s, v.attr[1]))
-                if s.product:
+    for step in steps:
+        if isinstance(step, LoopNest):
+            for v in loads([step.value]):
+                of(v.attr[0]).loads.append((step, v.attr[1]))
+                if step.product:
                     of(v.attr[0]).needed = True  # it would be computed again for every element of the result
         else:
-            for b in buffers_read(s):
+            for b in buffers_read(step):
                 of(b).needed = True
     for b in needed:
         of(b).needed = True
@@ -100,15 +100,15 @@ def inline(
     return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, forced)
 
 
-def _may_move(s: LoopNest, u: Uses) -> bool:
+def _may_move(nest: LoopNest, u: Uses) -> bool:
     """Whether a nest's value may be computed by its readers instead: nothing else needs it in memory."""
-    return not u.needed and s.reduce_op is None and s.mode == "set"
+    return not u.needed and nest.reduce_op is None and nest.mode == "set"
 
 
-def _keeps_all(s: LoopNest, u: Uses) -> bool:
+def _keeps_all(nest: LoopNest, u: Uses) -> bool:
     """Whether indices stay affine in each reader, and one of them still makes every check of the nest."""
-    return all(_keeps_affine(s, n, e) for n, e in u.loads) and (
-        not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads)
+    return all(_keeps_affine(nest, n, e) for n, e in u.loads) and (
+        not _checks(nest) or any(_reads_all(nest, n, e) for n, e in u.loads)
     )
 
 
@@ -157,43 +157,48 @@ def _round(
     return _without_dead(out, needed)
 
 
-def _narrows(p: LoopNest) -> bool:
+def _narrows(nest: LoopNest) -> bool:
     """Whether a nest converts what it reads to fewer bits. Behind a product of tiles it joins the product's kernel, and
     what a kernel of its reader's reads is the narrow result; computed again there, it would be the wide one."""
-    return p.value.op == "cast" and any(
-        v.dtype.is_floating_point and v.dtype.itemsize > p.value.dtype.itemsize for v in loads([p.value])
+    return nest.value.op == "cast" and any(
+        v.dtype.is_floating_point and v.dtype.itemsize > nest.value.dtype.itemsize for v in loads([nest.value])
     )
 
 
-def _wished(p: LoopNest, u: Uses, forced: ForcedFusion, cost: Costs, hints: dict[str, int]) -> bool:
-    if any(forced.apart(p.origins, n.origins) for n, _ in u.loads):
+def _wished(nest: LoopNest, u: Uses, forced: ForcedFusion, cost: Costs, hints: dict[str, int]) -> bool:
+    if any(forced.apart(nest.origins, n.origins) for n, _ in u.loads):
         return False
-    return all(forced.together(p.origins, n.origins) for n, _ in u.loads) or _worth(p, u, cost, hints)
+    return all(forced.together(nest.origins, n.origins) for n, _ in u.loads) or _worth(nest, u, cost, hints)
 
 
-def _checks(s: LoopNest) -> bool:
+def _checks(nest: LoopNest) -> bool:
     """Whether computing the nest may fail: it checks indices."""
-    return has_op([s.value], "check_index")
+    return has_op([nest.value], "check_index")
 
 
-def _reads_all(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
+def _reads_all(nest: LoopNest, reader: LoopNest, expr: Expr) -> bool:
     """Whether a nest that reads p's buffer at e comes past every element of it: what p checks is checked there as
     well.
     """
-    total, reached = _extent(p.index, p.axes), _extent(e, reader.domain)
-    return total is not None and total is reached and all(type(a.size) is not int or a.size > 0 for a in reader.domain)
+    total, reached = _extent(nest.index, nest.axes), _extent(expr, reader.domain)
+    return (
+        total is not None
+        and total is reached
+        and all(type(axis.size) is not int or axis.size > 0 for axis in reader.domain)
+    )
 
 
 def _extent(index: Expr, axes: Sequence[Axis]) -> Expr | None:
     """n where an index over these axes takes each of the values 0 .. n-1; None where it does not."""
     names = index.symbol_names()
-    strides = [(index.coeff(a.symbol.name), as_expr(a.size)) for a in axes if a.symbol.name in names]
+    strides = [(index.coeff(axis.symbol.name), as_expr(axis.size)) for axis in axes if axis.symbol.name in names]
     if (
         len(strides) != len(names)
         or any(c is None for c, _ in strides)
         or index
         is not sum(
-            (c * a.symbol for (c, _), a in zip(strides, (a for a in axes if a.symbol.name in names))), integer(0)
+            (c * a.symbol for (c, _), a in zip(strides, (axis for axis in axes if axis.symbol.name in names))),
+            integer(0),
         )
     ):
         return None
@@ -208,14 +213,14 @@ def _extent(index: Expr, axes: Sequence[Axis]) -> Expr | None:
 
 def checks_unread(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> list[Buffer]:
     """Buffers that are computed for the sake of their checks: nobody reads them, or only in part."""
-    checking = {s.buffer: s for s in steps if isinstance(s, LoopNest) and _checks(s)}
+    checking = {step.buffer: step for step in steps if isinstance(step, LoopNest) and _checks(step)}
     if not checking:
         return []
     uses = find_uses(steps, needed)
     return [
-        b
-        for b, s in checking.items()
-        if b not in uses or not uses[b].needed and not any(_reads_all(s, n, e) for n, e in uses[b].loads)
+        key
+        for key, value in checking.items()
+        if key not in uses or not uses[key].needed and not any(_reads_all(value, n, e) for n, e in uses[key].loads)
     ]
 
 
@@ -224,13 +229,15 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if c > 4 * MOVED:
         return False
     values = walk([p.value])
-    if any(v.op in ("philox", "keep_word") for v in values) and not all(e is p.index for _, e in u.loads):
+    if any(value.op in ("philox", "keep_word") for value in values) and not all(e is p.index for _, e in u.loads):
         return False  # (neighbours share their words, as they lie)
-    rows = {a.id for v in values if v.op == "load" and v.args and reads_rows(v) for a in walk(v.args)}
-    reads = sum(1 for v in values if v.op == "load" and v.id not in rows)
+    rows = {
+        a.id for value in values if value.op == "load" and value.args and reads_rows(value) for a in walk(value.args)
+    }
+    reads = sum(1 for value in values if value.op == "load" and value.id not in rows)
     if c <= CHEAP and (reads <= 1 or _one_of_size(p, values, hints)):
         return True
-    own = numel_hint([a.size for a in p.axes], hints)
+    own = numel_hint([axis.size for axis in p.axes], hints)
     readers = {id(n): n for n, _ in u.loads}
     nest, _ = u.loads[0]
     if (
@@ -241,7 +248,8 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
             or (len(readers) > 1 or _as_made(p, u, hints))
             and _one_of_size(p, values, hints)
         )
-        and sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values()) <= GPU_TIMES * own
+        and sum(numel_hint([axis.size for axis in reader.domain], hints) for reader in readers.values())
+        <= GPU_TIMES * own
     ):
         return True
     if reads == 0:
@@ -249,86 +257,92 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if len(values) > MOVED:
         return False
     if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(e is p.index for _, e in u.loads)):
-        times = numel_hint([a.size for a in nest.domain], hints) / max(own, 1)
+        times = numel_hint([axis.size for axis in nest.domain], hints) / max(own, 1)
         if times * len({e for _, e in u.loads}) <= (GPU_MOVED if p.on_gpu else 1):
             # moved through a permutation, or into tiles of a kernel that no group shares: computed as often as before
             return True
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner
     # loop.
     again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
-    return reads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())
+    return reads <= 8 and 2 * again <= sum(
+        numel_hint([axis.size for axis in reader.domain], hints) for reader in readers.values()
+    )
 
 
-def _as_made(p: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
+def _as_made(nest: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
     """Whether p's elements are read one by one as they are made, by element-wise nests: computed there, they are
     computed as often as before, and where a kernel ends between (at a product) they do not go through memory."""
-    own = numel_hint([a.size for a in p.axes], hints)
+    own = numel_hint([axis.size for axis in nest.axes], hints)
     return all(
-        e is p.index and n.reduce_op is None and not n.alone and numel_hint([a.size for a in n.domain], hints) == own
+        e is nest.index
+        and n.reduce_op is None
+        and not n.alone
+        and numel_hint([axis.size for axis in n.domain], hints) == own
         for n, e in u.loads
     )
 
 
-def _one_of_size(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> bool:
+def _one_of_size(nest: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> bool:
     """Whether all but one of the loads are of far less memory than p's result (statistics of channels, a row's mean):
     what is read again is the one large operand, which holds no more bytes than the result."""
-    large = _large(p, values, hints)
+    large = _large(nest, values, hints)
     return (
         len(large) == 1
-        and large[0].dtype.itemsize <= p.buffer.dtype.itemsize
-        and not any(v.op == "load" and v.args for v in values)
+        and large[0].dtype.itemsize <= nest.buffer.dtype.itemsize
+        and not any(value.op == "load" and value.args for value in values)
     )
 
 
-def _large(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> list[Value]:
+def _large(nest: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> list[Value]:
     """The loads that go through memory of about p's own size."""
     return [
-        v
-        for v in values
-        if v.op == "load" and FEW * _extent_hint(p, v, hints) > numel_hint([a.size for a in p.axes], hints)
+        value
+        for value in values
+        if value.op == "load"
+        and FEW * _extent_hint(nest, value, hints) > numel_hint([axis.size for axis in nest.axes], hints)
     ]
 
 
-def _extent_hint(p: LoopNest, v: Value, hints: dict[str, int]) -> int:
+def _extent_hint(nest: LoopNest, value: Value, hints: dict[str, int]) -> int:
     """How many elements of memory a load goes through."""
-    names = v.attr[1].symbol_names()
-    return numel_hint([a.size for a in p.axes if a.symbol.name in names], hints)
+    names = value.attr[1].symbol_names()
+    return numel_hint([axis.size for axis in nest.axes if axis.symbol.name in names], hints)
 
 
-def _evaluations(n: LoopNest, e: Expr, hints: dict[str, int]) -> int:
+def _evaluations(nest: LoopNest, expr: Expr, hints: dict[str, int]) -> int:
     """How often generated code computes a value that is read at e: once per iteration, but not again in inner axes that
     e lacks.
     """
-    names = e.symbol_names()
-    axes = list(n.domain)
+    names = expr.symbol_names()
+    axes = list(nest.domain)
     while axes and axes[-1].symbol.name not in names:
         axes.pop()
-    return numel_hint([a.size for a in axes], hints)
+    return numel_hint([axis.size for axis in axes], hints)
 
 
-def _with_inlined(s: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding: bool) -> LoopNest:
-    ranges = {a.symbol.name: (0, a.size) for a in s.domain}
+def _with_inlined(nest: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding: bool) -> LoopNest:
+    ranges = {axis.symbol.name: (0, axis.size) for axis in nest.domain}
     origins: list[str] = []
 
-    def on_load(buffer: Buffer, e: Expr) -> Value | None:
+    def on_load(buffer: Buffer, expr: Expr) -> Value | None:
         p = inlined.get(buffer)
         if p is None:
             return None
         origins.extend(p.origins)
-        return value_at(p, e, ranges)
+        return value_at(p, expr, ranges)
 
-    value = Rewriter(on_load=on_load, drop_rounding=drop_rounding)(s.value)
-    if value is s.value:
-        return s
-    return replace(s, value=value, origins=tuple(dict.fromkeys((*origins, *s.origins))))
+    value = Rewriter(on_load=on_load, drop_rounding=drop_rounding)(nest.value)
+    if value is nest.value:
+        return nest
+    return replace(nest, value=value, origins=tuple(dict.fromkeys((*origins, *nest.origins))))
 
 
-def _keeps_affine(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
+def _keeps_affine(nest: LoopNest, reader: LoopNest, expr: Expr) -> bool:
     """Whether the reader can compute p's value at e without divisions that were not there before."""
-    if e is p.index or not is_affine(e):
+    if expr is nest.index or not is_affine(expr):
         return True
-    ranges = {a.symbol.name: (0, a.size) for a in reader.domain}
-    return all(is_affine(q) for q in positions(p.axes, p.index, e, ranges).values())
+    ranges = {axis.symbol.name: (0, axis.size) for axis in reader.domain}
+    return all(is_affine(q) for q in positions(nest.axes, nest.index, expr, ranges).values())
 
 
 def _without_doubles(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
@@ -337,8 +351,8 @@ def _without_doubles(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> 
     keep = set(needed)
     writers = Counter(
         b
-        for s in steps
-        for b in ([s.buffer] if isinstance(s, LoopNest) else getattr(s, "outputs", ()))
+        for step in steps
+        for b in ([step.buffer] if isinstance(step, LoopNest) else getattr(step, "outputs", ()))
         if b is not None
     )
     seen: dict[tuple, Buffer] = {}
@@ -388,29 +402,29 @@ def _renamed(x: Any, names: dict[Buffer, Buffer]) -> Any:
         return names.get(x, x)
     if type(x) in (list, tuple):
         return type(x)(_renamed(y, names) for y in x)
-    return {k: _renamed(y, names) for k, y in x.items()} if type(x) is dict else x
+    return {key: _renamed(value, names) for key, value in x.items()} if type(x) is dict else x
 
 
 def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
     """The steps whose results something needs, and those that do more than make results."""
     live = set(needed)
     kept: list[LoweredStep] = []
-    for s in reversed(steps):
-        if isinstance(s, LoopNest):
-            if s.buffer not in live and not does_more(s):
+    for step in reversed(steps):
+        if isinstance(step, LoopNest):
+            if step.buffer not in live and not does_more(step):
                 continue
-            live.update(v.attr[0] for v in loads([s.value]))
-            if s.onto:
-                live.add(s.buffer)
-        elif hasattr(s, "base"):
-            if s.buffer not in live:
+            live.update(v.attr[0] for v in loads([step.value]))
+            if step.onto:
+                live.add(step.buffer)
+        elif hasattr(step, "base"):
+            if step.buffer not in live:
                 continue
-            live.add(s.base)
+            live.add(step.base)
         else:
-            if not any(b in live for b in s.outputs if b is not None) and not does_more(s):
+            if not any(output in live for output in step.outputs if output is not None) and not does_more(step):
                 continue
-            live.update(buffers_read(s))
-        kept.append(s)
+            live.update(buffers_read(step))
+        kept.append(step)
     kept.reverse()
     return kept
 
@@ -425,8 +439,8 @@ def does_more(s: Any) -> bool:
     schema = s.op._schema
     tags = getattr(s.op, "tags", ())
     return (
-        any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-        or "nondeterministic_seeded" in {str(t).split(".")[-1] for t in tags}
+        any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
+        or "nondeterministic_seeded" in {str(tag).split(".")[-1] for tag in tags}
         or not schema.returns
         or may_raise(str(s.op))
     )

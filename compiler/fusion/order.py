@@ -25,29 +25,29 @@ PATIENCE = 4  # library calls and products that a nest may be held back for
 SMALL = 64  # elements
 
 
-def buffers_loaded(n: LoopNest) -> list[Buffer]:
+def buffers_loaded(nest: LoopNest) -> list[Buffer]:
     """What has to be there before a nest runs: what it loads, and what it writes over."""
-    return [v.attr[0] for v in loads([n.value])] + [n.buffer] * n.onto
+    return [v.attr[0] for v in loads([nest.value])] + [nest.buffer] * nest.onto
 
 
-def _small(n: LoopNest) -> bool:
+def _small(nest: LoopNest) -> bool:
     """So few elements that a kernel of many more would not take it in."""
     total = 1
-    for a in n.domain:
-        total = total * a.size if type(a.size) is int else SMALL + 1
+    for axis in nest.domain:
+        total = total * axis.size if type(axis.size) is int else SMALL + 1
     return total <= SMALL
 
 
-def _draws_words(n: LoopNest) -> bool:
+def _draws_words(nest: LoopNest) -> bool:
     """Whether a nest makes the bits of a dropout: a kernel of its own, which as a call would stand between two
     nests.
     """
-    return n.buffer.dtype is torch.int32 and has_op([n.value], "keep_word")
+    return nest.buffer.dtype is torch.int32 and has_op([nest.value], "keep_word")
 
 
-def _is_first(n: LoopNest, reads: list[Buffer], made: Container[Buffer]) -> bool:
+def _is_first(nest: LoopNest, reads: list[Buffer], made: Container[Buffer]) -> bool:
     """Whether a nest reads nothing that a step makes, and is worth a place of its own."""
-    return n.reduce_op is None and not _small(n) and not any(b in made for b in reads)
+    return nest.reduce_op is None and not _small(nest) and not any(read in made for read in reads)
 
 
 def _lets_go(s: LoweredStep, reads: list[Buffer], made: Container[Buffer], hints: Mapping[str, int]) -> bool:
@@ -85,19 +85,19 @@ def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[Lowered
             # what reads inputs alone comes last, beside its reader: in front it would open a kernel of its own
             stack.extend((w, False) for w in sorted(needs, key=lambda w: (first[w], w), reverse=True))
 
-    for i, s in enumerate(steps):
+    for i, step in enumerate(steps):
         if (
-            isinstance(s, Extern)
-            or isinstance(s, View)
-            and all(done[w] for w in writers.get(s.base, ()))
-            or isinstance(s, LoopNest)
-            and _draws_words(s)
+            isinstance(step, Extern)
+            or isinstance(step, View)
+            and all(done[w] for w in writers.get(step.base, ()))
+            or isinstance(step, LoopNest)
+            and _draws_words(step)
         ):
             emit(i)  # (a view of what is there: between two nests it would keep them apart)
         else:
             held.append((i, calls))
-            first[i] = isinstance(s, LoopNest) and _is_first(s, reads[i], writers)
-        if isinstance(s, Extern) or isinstance(s, LoopNest) and s.product:
+            first[i] = isinstance(step, LoopNest) and _is_first(step, reads[i], writers)
+        if isinstance(step, Extern) or isinstance(step, LoopNest) and step.product:
             calls += 1
             while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):
                 old = held.popleft()
@@ -105,7 +105,9 @@ def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[Lowered
                     emit(old[0])
                 else:
                     late.append(old)
-        for b in [s.buffer] if not isinstance(s, Extern) else [b for b in s.outputs if b is not None]:
+        for b in (
+            [step.buffer] if not isinstance(step, Extern) else [output for output in step.outputs if output is not None]
+        ):
             writers.setdefault(b, []).append(i)
     rest = sorted([*late, *held])
     wanted = {w for i, _ in rest for b in reads[i] for w in writers.get(b, ()) if w < i}

@@ -19,38 +19,40 @@ class FormalNames:
         self.inputs: dict[Buffer, Buffer] = {}
         self.outputs: dict[Buffer, Buffer] = {}
 
-    def size(self, e: Expr) -> Expr:
+    def size(self, expr: Expr) -> Expr:
         """An expression with its size symbols renamed."""
         unknown = [
-            s
-            for s in sorted(e.symbol_names())
-            if s not in self.sizes and s not in self.axes and not s.startswith("ind")
+            name
+            for name in sorted(expr.symbol_names())
+            if name not in self.sizes and name not in self.axes and not name.startswith("ind")
         ]
         for s in unknown:
             self.sizes[s] = symbol(f"{'z' if is_signed(s) else 'n'}{len(self.sizes)}")
-        return e.subs(self.sizes) if self.sizes else e
+        return expr.subs(self.sizes) if self.sizes else expr
 
-    def input(self, b: Buffer) -> Buffer:
-        return self._of(b, self.inputs, "in", "input")
+    def input(self, buffer: Buffer) -> Buffer:
+        return self._of(buffer, self.inputs, "in", "input")
 
-    def output(self, b: Buffer) -> Buffer:
-        return self._of(b, self.outputs, "out", "output")
+    def output(self, buffer: Buffer) -> Buffer:
+        return self._of(buffer, self.outputs, "out", "output")
 
-    def load(self, b: Buffer, e: Expr) -> Value:
+    def load(self, buffer: Buffer, expr: Expr) -> Value:
         """What a load of the graph's buffer is in the kernel (`on_load` of a Rewriter)."""
-        return load(self.input(b), e)
+        return load(self.input(buffer), expr)
 
-    def _of(self, b: Buffer, formal: dict[Buffer, Buffer], prefix: str, kind: str) -> Buffer:
-        f = formal.get(b)
+    def _of(self, buffer: Buffer, formal: dict[Buffer, Buffer], prefix: str, kind: str) -> Buffer:
+        f = formal.get(buffer)
         if f is None:
-            shape, stride = (tuple(maybe_int(self.size(as_expr(s))) for s in dims) for dims in (b.shape, b.stride))
-            f = formal[b] = Buffer(
-                f"{prefix}{len(formal)}", b.dtype, shape, stride, "global", b.device, kind, bits=b.bits
+            shape, stride = (
+                tuple(maybe_int(self.size(as_expr(dim))) for dim in dims) for dims in (buffer.shape, buffer.stride)
+            )
+            f = formal[buffer] = Buffer(
+                f"{prefix}{len(formal)}", buffer.dtype, shape, stride, "global", buffer.device, kind, bits=buffer.bits
             )
         return f
 
     def hints(self, hints: dict[str, int]) -> dict[str, int]:
-        return {f.name: hints[s] for s, f in self.sizes.items() if s in hints}
+        return {f.name: hints[key] for key, f in self.sizes.items() if key in hints}
 
 
 def scalars_and_checks(values: Sequence[Value]) -> tuple[list, list[str]]:

@@ -8,9 +8,9 @@ from .schedule import Alloc, Extern, Free, Launch, Schedule, View
 __all__ = ["print_schedule"]
 
 
-def print_schedule(s: Schedule) -> str:
-    out = ["inputs: " + ", ".join(map(repr, s.inputs))]
-    for step in s.steps:
+def print_schedule(schedule: Schedule) -> str:
+    out = ["inputs: " + ", ".join(map(repr, schedule.inputs))]
+    for step in schedule.steps:
         if isinstance(step, Alloc):
             out.append(
                 f"alloc {step.buffer!r}" + (f" in the memory of {step.reuse.name}" if step.reuse is not None else "")
@@ -20,17 +20,17 @@ def print_schedule(s: Schedule) -> str:
         elif isinstance(step, View):
             out.append(f"{step.buffer!r} = view of {step.base.name} at {step.offset}, strides {step.buffer.stride}")
         elif isinstance(step, Extern):
-            outs = ", ".join("_" if b is None else b.name for b in step.outputs)
+            outs = ", ".join("_" if output is None else output.name for output in step.outputs)
             out.append(f"{outs} = {step.op}{step.args!r}{step.kwargs or ''}  # {step.reason}")
         elif isinstance(step, Launch):
-            args = [b.name for b in step.inputs] + [str(e) for e in step.sizes] + list(step.params)
-            out.append(f"{', '.join(b.name for b in step.outputs)} = {step.kernel.name}({', '.join(args)})")
+            args = [b.name for b in step.inputs] + [str(size) for size in step.sizes] + list(step.params)
+            out.append(f"{', '.join(output.name for output in step.outputs)} = {step.kernel.name}({', '.join(args)})")
             out.append(_indented(print_kernel(step.kernel, step.kernel.name)))
-    out.append("outputs: " + ", ".join(f"{o.kind} {o.value!r}" for o in s.outputs))
-    if s.mutations:
-        out.append("mutations: " + ", ".join(f"input {i} <- {b.name}" for i, b in s.mutations))
-    out.append(f"peak: {s.peak_bytes} bytes")
-    out += [f"not fused: {a} and {b}: {why}" for a, b, why in s.unfused]
+    out.append("outputs: " + ", ".join(f"{output.kind} {output.value!r}" for output in schedule.outputs))
+    if schedule.mutations:
+        out.append("mutations: " + ", ".join(f"input {i} <- {b.name}" for i, b in schedule.mutations))
+    out.append(f"peak: {schedule.peak_bytes} bytes")
+    out += [f"not fused: {a} and {b}: {why}" for a, b, why in schedule.unfused]
     return "\n".join(out)
 
 

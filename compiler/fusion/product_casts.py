@@ -36,67 +36,69 @@ def without_casts(
     """
     made: dict[Buffer, list[int]] = {}  # buffer -> steps that write it, or say where it lies, by their places
     read: dict[Buffer, list[int]] = {}
-    for k, s in enumerate(steps):
-        for b in [b for b in s.outputs if b is not None] if isinstance(s, Extern) else [s.buffer]:
+    for k, step in enumerate(steps):
+        for b in (
+            [output for output in step.outputs if output is not None] if isinstance(step, Extern) else [step.buffer]
+        ):
             made.setdefault(b, []).append(k)
-        for b in loaded([s.value]) if isinstance(s, LoopNest) else set(buffers_read(s)):
+        for b in loaded([step.value]) if isinstance(step, LoopNest) else set(buffers_read(step)):
             read.setdefault(b, []).append(k)
     needed, written = set(needed), set(written)
     new: dict[int, list[LoweredStep]] = {}
-    for k, s in enumerate(steps):
+    for k, step in enumerate(steps):
         if (
-            not isinstance(s, Extern)
-            or not _may_widen(s)
-            or s.outputs[0] in needed
-            or len(read.get(s.outputs[0], ())) != 1
+            not isinstance(step, Extern)
+            or not _may_widen(step)
+            or step.outputs[0] in needed
+            or len(read.get(step.outputs[0], ())) != 1
         ):
             continue
-        (at,) = read[s.outputs[0]]
+        (at,) = read[step.outputs[0]]
         cast = steps[at]
         if (
             isinstance(cast, LoopNest)
             and _is_cast(cast)
             and made[cast.buffer] == [at]
             and cast.buffer not in written
-            and not forced.apart((s.origin,), cast.origins)
+            and not forced.apart((step.origin,), cast.origins)
         ):
-            wide = _widened(s, cast, cast.buffer in read)
+            wide = _widened(step, cast, cast.buffer in read)
             if wide is not None:
                 new[k], new[at] = wide, []
     return [x for k, s in enumerate(steps) for x in new.get(k, [s])]
 
 
-def _may_widen(s: Extern) -> bool:
-    out = s.outputs[0] if len(s.outputs) == 1 else None
+def _may_widen(extern: Extern) -> bool:
+    out = extern.outputs[0] if len(extern.outputs) == 1 else None
     return (
         out is not None
-        and str(s.op) == "aten.mm.default"
-        and s.out_variant is not None
+        and str(extern.op) == "aten.mm.default"
+        and extern.out_variant is not None
         and hasattr(torch.ops.aten.mm, "dtype_out")
         and out.dtype in (torch.bfloat16, torch.float16)
         and out.on_gpu
     )
 
 
-def _is_cast(s: LoopNest) -> bool:
+def _is_cast(nest: LoopNest) -> bool:
     """Whether a nest does nothing but cast what it reads to float32."""
     return (
-        s.value.op == "cast"
-        and s.value.dtype == torch.float32
-        and s.value.args[0].op == "load"
-        and not s.value.args[0].args
-        and s.mode == "set"
-        and s.reduce_op is None
-        and not s.alone
-        and not s.product
+        nest.value.op == "cast"
+        and nest.value.dtype == torch.float32
+        and nest.value.args[0].op == "load"
+        and not nest.value.args[0].args
+        and nest.mode == "set"
+        and nest.reduce_op is None
+        and not nest.alone
+        and not nest.product
     )
 
 
-def _widened(s: Extern, cast: LoopNest, is_read: bool) -> list[LoweredStep] | None:
+def _widened(extern: Extern, cast: LoopNest, is_read: bool) -> list[LoweredStep] | None:
     """The product into the memory of its cast; None where that is not all of the product, by rows or by columns.
     `is_read`: whether a step reads the cast.
     """
-    product, out = s.outputs[0], cast.buffer
+    product, out = extern.outputs[0], cast.buffer
     e = cast.value.args[0].attr[1]
     axes = whole_source(cast.axes, cast.index, e, product)
     m, n = product.shape
@@ -109,21 +111,21 @@ def _widened(s: Extern, cast: LoopNest, is_read: bool) -> list[LoweredStep] | No
     if order is None:
         return None
     steps: list[LoweredStep] = []
-    args = s.args
+    args = extern.args
     if order == "columns":
         m, n = n, m
         args = tuple(
-            Buffer(f"{out.name}_{x}", b.dtype, b.shape[::-1], b.stride[::-1], "global", b.device)
-            for x, b in zip("ab", reversed(s.args))
+            Buffer(f"{out.name}_{x}", arg.dtype, arg.shape[::-1], arg.stride[::-1], "global", arg.device)
+            for x, arg in zip("ab", reversed(extern.args))
         )
-        steps += [View(t, b) for t, b in zip(args, reversed(s.args))]
+        steps += [View(arg, b) for arg, b in zip(args, reversed(extern.args))]
     if not _same(out.shape, (m, n)) or not _same(out.stride, (n, 1)):
         if is_read:
             return None  # (what is written under another name is not known to be made by anyone)
         out = Buffer(f"{out.name}_product", out.dtype, (m, n), contiguous_strides((m, n)), "global", out.device)
         steps.append(View(out, cast.buffer))
     mm = torch.ops.aten.mm
-    return [*steps, replace(s, op=mm.dtype, args=(*args, torch.float32), outputs=[out], out_variant=mm.dtype_out)]
+    return [*steps, replace(extern, op=mm.dtype, args=(*args, torch.float32), outputs=[out], out_variant=mm.dtype_out)]
 
 
 def _order(at: Expr, m: int, n: int) -> str | None:

@@ -25,24 +25,24 @@ def row_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tu
     computes; None where it is no sum over whole rows of g and some of g's outer axes."""
     if nest.reduce_op != "sum" or nest.alone or nest.product or g.extern is not None or g.product or g.alone:
         return None
-    if not g.has_reduction or not all(f.size.is_const for f in g.factors):
+    if not g.has_reduction or not all(factor.size.is_const for factor in g.factors):
         return None
-    axes = tuple(Axis(symbol(f"w{k}"), int(f.size.value)) for k, f in enumerate(g.factors))
-    inner = tuple(a for a, f in zip(axes, g.factors) if f.reduced)
-    outer = tuple(a for a, f in zip(axes, g.factors) if not f.reduced)
+    axes = tuple(Axis(symbol(f"w{k}"), int(factor.size.value)) for k, factor in enumerate(g.factors))
+    inner = tuple(axis for axis, factor in zip(axes, g.factors) if factor.reduced)
+    outer = tuple(axis for axis, factor in zip(axes, g.factors) if not factor.reduced)
     if int(count(inner).value) < SHORTEST:
         return None
-    ranges = {a.symbol.name: (0, a.size) for a in axes}
-    new = {factor_symbol(k).name: a.symbol for k, a in enumerate(axes)}
+    ranges = {axis.symbol.name: (0, axis.size) for axis in axes}
+    new = {factor_symbol(k).name: axis.symbol for k, axis in enumerate(axes)}
     m = same_elements(g, nest, loads, axes, new, ranges)
     if m is None:
         return None
-    names = {n for a in nest.axes for n in m[a.symbol.name].symbol_names()}
-    kept = tuple(a for a in outer if a.symbol.name in names)
-    rest = tuple(a for a in outer if a.symbol.name not in names)
+    names = {name for axis in nest.axes for name in m[axis.symbol.name].symbol_names()}
+    kept = tuple(axis for axis in outer if axis.symbol.name in names)
+    rest = tuple(axis for axis in outer if axis.symbol.name not in names)
     if not kept or not rest or len(kept) != len(names) or count(kept) is not count(nest.axes):
         return None
-    if any(n in names for a in nest.reduce_axes for n in m[a.symbol.name].symbol_names()):
+    if any(name in names for axis in nest.reduce_axes for name in m[axis.symbol.name].symbol_names()):
         return None
     rows, width = int(count(rest).value), int(count(kept).value)
     row = row_major(nest.axes)

@@ -91,11 +91,11 @@ class Schedule:
         """
         seen: set[int] = set()
         out = {}
-        for k, o in enumerate(self.outputs):
-            memory = o.value[0] if o.kind == "view" else o.value
-            if o.changes and id(memory) not in seen:
+        for k, output in enumerate(self.outputs):
+            memory = output.value[0] if output.kind == "view" else output.value
+            if output.changes and id(memory) not in seen:
                 seen.add(id(memory))
-                out[k] = o.changes
+                out[k] = output.changes
         return out
 
     def first_lasting(self) -> Step | None:
@@ -109,7 +109,7 @@ class Schedule:
         for at, step in enumerate(self.steps):
             if isinstance(step, Extern) and communicates(step.op):
                 return step
-            if isinstance(step, Launch) and any(id(b) in views for b in step.outputs):
+            if isinstance(step, Launch) and any(id(output) in views for output in step.outputs):
                 follow = self.steps[at:]
                 return (
                     step

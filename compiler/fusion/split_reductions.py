@@ -25,33 +25,33 @@ __all__ = ["split_reductions"]
 FEW = 16  # results
 LONG = 1 << 15  # elements
 PARTS = 64  # at least, where the sizes allow
-_SPLITTABLE = frozenset(op for op, r in REDUCTIONS.items() if r.folds and r.step)
+_SPLITTABLE = frozenset(op for op, reduction in REDUCTIONS.items() if reduction.folds and reduction.step)
 
 
 def split_reductions(steps: Sequence[LoweredStep], hints: dict[str, int]) -> list[LoweredStep]:
     out: list[LoweredStep] = []
-    for s in steps:
+    for step in steps:
         parts = (
-            _split(s, hints)
-            if isinstance(s, LoopNest)
-            and s.reduce_op in _SPLITTABLE
-            and not (s.product or s.scan or s.on_gpu and s.domain[-1] in s.reduce_axes)
+            _split(step, hints)
+            if isinstance(step, LoopNest)
+            and step.reduce_op in _SPLITTABLE
+            and not (step.product or step.scan or step.on_gpu and step.domain[-1] in step.reduce_axes)
             else None
         )
-        out.extend(parts or (s,))
+        out.extend(parts or (step,))
     return out
 
 
-def _split(n: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] | None:
-    kept = numel_hint([a.size for a in n.axes], hints)
-    total = numel_hint([a.size for a in n.domain], hints)
-    if not n.axes or kept >= FEW or total < LONG or kept == 0:
+def _split(nest: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] | None:
+    kept = numel_hint([axis.size for axis in nest.axes], hints)
+    total = numel_hint([axis.size for axis in nest.domain], hints)
+    if not nest.axes or kept >= FEW or total < LONG or kept == 0:
         return None
-    domain, value, index = list(n.domain), n.value, n.index
-    reduced = {a.symbol.name for a in n.reduce_axes}
+    domain, value, index = list(nest.domain), nest.value, nest.index
+    reduced = {axis.symbol.name for axis in nest.reduce_axes}
     chosen: list[Axis] = []
     have = kept
-    for a in n.domain:  # outermost reduced axes become the parts
+    for a in nest.domain:  # outermost reduced axes become the parts
         if a.symbol.name not in reduced:
             continue
         size = size_hint(a.size, hints)
@@ -64,7 +64,7 @@ def _split(n: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] | No
                 break
             hi, lo_ = Axis(symbol(a.symbol.name + "p"), p), Axis(symbol(a.symbol.name + "q"), a.size // p)
             e = hi.symbol * (a.size // p) + lo_.symbol
-            ranges = {x.symbol.name: (0, x.size) for x in (*n.domain, hi, lo_)}
+            ranges = {x.symbol.name: (0, x.size) for x in (*nest.domain, hi, lo_)}
 
             def f(x: Expr, name: str = a.symbol.name, e: Expr = e, ranges: dict = ranges) -> Expr:
                 return tidy(x.subs({name: e}), ranges)
@@ -82,29 +82,38 @@ def _split(n: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] | No
     if not chosen:
         return None
     names = {a.symbol.name for a in chosen}
-    first_axes = tuple(a for a in domain if a.symbol.name not in reduced or a.symbol.name in names)
-    rest = tuple(a for a in domain if a.symbol.name in reduced and a.symbol.name not in names)
+    first_axes = tuple(axis for axis in domain if axis.symbol.name not in reduced or axis.symbol.name in names)
+    rest = tuple(axis for axis in domain if axis.symbol.name in reduced and axis.symbol.name not in names)
     if not rest:
         return None
     # parts are stored as (kept..., parts...): the second reduction runs over what lies together
-    order = [a for a in first_axes if a.symbol.name not in names] + chosen
-    shape = tuple(a.size for a in order)
+    order = [axis for axis in first_axes if axis.symbol.name not in names] + chosen
+    shape = tuple(dim.size for dim in order)
     b = Buffer(
-        n.buffer.name + "_parts",
-        n.buffer.dtype,
+        nest.buffer.name + "_parts",
+        nest.buffer.dtype,
         shape,
         contiguous_strides(shape),
         "global",
-        n.buffer.device,
+        nest.buffer.device,
         "temp",
-        n.buffer.origin,
+        nest.buffer.origin,
     )
     at_ = integer(0)
     for a, st in zip(order, b.stride):
         at_ = at_ + a.symbol * maybe_int(st)
-    parts = replace(n, buffer=b, axes=first_axes, index=at_, value=value, reduce_axes=rest, domain=tuple(domain))
+    parts = replace(nest, buffer=b, axes=first_axes, index=at_, value=value, reduce_axes=rest, domain=tuple(domain))
     whole = LoopNest(
-        n.buffer, n.axes, index, load(b, at_), tuple(chosen), n.reduce_op, tuple(order), n.mode, n.origins, n.lines
+        nest.buffer,
+        nest.axes,
+        index,
+        load(b, at_),
+        tuple(chosen),
+        nest.reduce_op,
+        tuple(order),
+        nest.mode,
+        nest.origins,
+        nest.lines,
     )
     return parts, whole
 

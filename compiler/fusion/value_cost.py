@@ -10,12 +10,12 @@ __all__ = ["own_cost", "is_function", "Costs"]
 _CAP = 1 << 20
 
 
-def own_cost(v: Value) -> int:
-    if v.op in ("const", "param", "acc"):
+def own_cost(value: Value) -> int:
+    if value.op in ("const", "param", "acc"):
         return 0
-    if v.op == "load":
-        return 1 if not v.args else 2 if reads_rows(v) else 4
-    return PRIMS[v.op].cost if v.op in PRIMS else 1
+    if value.op == "load":
+        return 1 if not value.args else 2 if reads_rows(value) else 4
+    return PRIMS[value.op].cost if value.op in PRIMS else 1
 
 
 def is_function(name: str) -> bool:
@@ -23,13 +23,13 @@ def is_function(name: str) -> bool:
     return name in PRIMS and PRIMS[name].cost >= FUNCTION
 
 
-def reads_rows(v: Value) -> bool:
+def reads_rows(value: Value) -> bool:
     """Whether a load at a computed position reads runs of memory from there on (rows of a table), not single
     elements.
     """
     return any(
         c == 1 and len(atoms) == 1 and not atoms[0].name.startswith("ind")
-        for c, atoms in v.attr[1].terms()
+        for c, atoms in value.attr[1].terms()
         if len(atoms) == 1 and atoms[0].op == "sym"
     )
 
@@ -44,7 +44,7 @@ class Costs:
     def __call__(self, root: Value) -> int:
         memo = self.memo
         for v in () if root.id in memo else walk([root], memo):
-            below = 0 if v.op == "load" and v.args and reads_rows(v) else sum(memo[a.id] for a in v.args)
+            below = 0 if v.op == "load" and v.args and reads_rows(v) else sum(memo[arg.id] for arg in v.args)
             memo[v.id] = min(own_cost(v) + below, _CAP)  # (where a row lies is worked out once for the row)
             self._keep.append(v)
         return memo[root.id]

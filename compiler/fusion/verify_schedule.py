@@ -17,47 +17,49 @@ from .schedule import Alloc, Extern, Free, Launch, Schedule, View
 __all__ = ["verify_kernel", "verify_schedule"]
 
 
-def verify_kernel(k: Kernel) -> None:
+def verify_kernel(kernel: Kernel) -> None:
     """Accumulators and local buffers are made in an earlier stage than the one that uses them, every buffer and size is
     a parameter, indices are in bounds at the hints, dtypes fit."""
-    where = f"kernel {k.name}"
-    params = {*k.inputs, *k.outputs, *k.locals}
-    sizes_known = {s.name for s in k.sizes}
+    where = f"kernel {kernel.name}"
+    params = {*kernel.inputs, *kernel.outputs, *kernel.locals}
+    sizes_known = {size.name for size in kernel.sizes}
     accs: dict[str, torch.dtype] = {}
     written: set[Buffer] = set()
-    outer = {a.symbol.name: size_hint(a.size, k.hints) for a in k.outer}
-    for a in (*k.outer, *(x for st in k.stages for x in st.axes)):
+    outer = {axis.symbol.name: size_hint(axis.size, kernel.hints) for axis in kernel.outer}
+    for a in (*kernel.outer, *(axis for st in kernel.stages for axis in st.axes)):
         require(as_expr(a.size).symbol_names() <= sizes_known, f"{where}: axis {a} has a size that is no parameter")
-    if k.template is not None:
-        t = k.template
+    if kernel.template is not None:
+        t = kernel.template
         require(
-            as_expr(mul_all([a.size for a in t.outer])) is as_expr(mul_all([a.size for a in k.outer])),
+            as_expr(mul_all([axis.size for axis in t.outer])) is as_expr(mul_all([axis.size for axis in kernel.outer])),
             f"{where}: its axes are not the template's",
         )
-        known = {*(a.symbol.name for a in t.axes), WORD.name, *sizes_known}
+        known = {*(axis.symbol.name for axis in t.axes), WORD.name, *sizes_known}
         for v in verify_values(t.roots(), where):
             require(v.op != "acc" or v.attr.startswith("product"), f"{where}: {v!r} inside of its template")
             if v.op == "load":
                 require(v.attr[0] in params, f"{where}: {v.attr[0]!r} is no parameter")
-                unknown = {x for x in v.attr[1].symbol_names() if x not in known and not x.startswith("ind")}
+                unknown = {
+                    name for name in v.attr[1].symbol_names() if name not in known and not name.startswith("ind")
+                }
                 require(not unknown, f"{where}: {v!r} uses {unknown}")
         accs.update(dict.fromkeys(t.results, torch.float32))
-    for n, st in enumerate(k.stages):
+    for n, st in enumerate(kernel.stages):
         roots = st.roots()
         values = verify_values(roots, where)
-        axes = {**outer, **{a.symbol.name: size_hint(a.size, k.hints) for a in st.axes}}
+        axes = {**outer, **{axis.symbol.name: size_hint(axis.size, kernel.hints) for axis in st.axes}}
         require(len(axes) == len(outer) + len(st.axes), f"{where}: an axis of stage {n} has the name of an outer one")
         strict = unmasked(roots)
         empty = 0 in axes.values()
         for v in values:
             if v.op == "acc":
-                running = next((a.dtype for a in st.accs if a.running and a.name == v.attr), None)
+                running = next((acc.dtype for acc in st.accs if acc.running and acc.name == v.attr), None)
                 require(
                     (running or accs.get(v.attr)) == v.dtype,
                     f"{where}: stage {n} uses {v.attr}, which no earlier stage makes",
                 )
             elif v.op == "param":
-                require((v.attr, v.dtype) in k.params, f"{where}: {v!r} is no parameter")
+                require((v.attr, v.dtype) in kernel.params, f"{where}: {v!r} is no parameter")
             elif v.op == "load":
                 b, e = v.attr
                 require(b in params, f"{where}: {b!r} is no parameter")
@@ -66,13 +68,15 @@ def verify_kernel(k: Kernel) -> None:
                     f"{where}: stage {n} reads {b.name}, which no earlier stage makes",
                 )
                 unknown = {
-                    x for x in e.symbol_names() if x not in axes and x not in sizes_known and not x.startswith("ind")
+                    name
+                    for name in e.symbol_names()
+                    if name not in axes and name not in sizes_known and not name.startswith("ind")
                 }
                 require(not unknown, f"{where}: {v!r} uses {unknown}")
                 if v.id in strict and not empty:
-                    check_bounds(where, b, e, axes, k.hints, span(b, k.hints))
+                    check_bounds(where, b, e, axes, kernel.hints, span(b, kernel.hints))
             elif v.op == "check_index":
-                require(v.attr in k.checks, f"{where}: {v.attr!r} is not among its checks")
+                require(v.attr in kernel.checks, f"{where}: {v.attr!r} is not among its checks")
         for a in st.accs:
             require(a.op in (SCAN_OPS if a.running else REDUCE_OPS), f"{where}: no reduction {a.op!r}")
             require(a.name not in accs, f"{where}: {a.name} is made twice")
@@ -81,39 +85,41 @@ def verify_kernel(k: Kernel) -> None:
                 a.dtype == (torch.int64 if a.op in ("argmax", "argmin") else a.value.dtype),
                 f"{where}: {a.name} is {a.dtype}",
             )
-        for s in st.stores:
-            require(s.buffer in params and s.buffer not in k.inputs, f"{where}: stores to {s.buffer!r}")
-            require(s.value.dtype == s.buffer.holds, f"{where}: stores {s.value.dtype} to {s.buffer!r}")
+        for store in st.stores:
+            require(
+                store.buffer in params and store.buffer not in kernel.inputs, f"{where}: stores to {store.buffer!r}"
+            )
+            require(store.value.dtype == store.buffer.holds, f"{where}: stores {store.value.dtype} to {store.buffer!r}")
             if not empty:
-                check_bounds(where, s.buffer, s.index, axes, k.hints, span(s.buffer, k.hints))
-        accs.update({a.name: a.dtype for a in st.accs})
+                check_bounds(where, store.buffer, store.index, axes, kernel.hints, span(store.buffer, kernel.hints))
+        accs.update({acc.name: acc.dtype for acc in st.accs})
         written.update(s.buffer for s in st.stores)
-    missing = [b.name for b in (*k.outputs, *k.locals) if b not in written]
+    missing = [b.name for b in (*kernel.outputs, *kernel.locals) if b not in written]
     require(not missing, f"{where}: never stores to {missing}")
 
 
-def verify_schedule(s: Schedule) -> None:
+def verify_schedule(schedule: Schedule) -> None:
     """Every buffer is allocated and written before it is read, and not used after it was released or its memory given
     away.
     """
-    memory = _Memory(s)
-    for step in s.steps:
+    memory = _Memory(schedule)
+    for step in schedule.steps:
         known = [check for kind, check in _STEPS.items() if isinstance(step, kind)]
         require(bool(known), f"unknown step {step!r}")
         known[0](memory, step)
-    for o in s.outputs:
-        b = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
+    for output in schedule.outputs:
+        b = output.value[0] if isinstance(output.value, tuple) and output.value else output.value
         if isinstance(b, Buffer):
             memory.readable(b, "the graph's output")
-    for _, b in s.mutations:
+    for _, b in schedule.mutations:
         memory.readable(b, "a mutation")
 
 
 class _Memory:
     """What is known of buffers after some steps of a schedule."""
 
-    def __init__(self, s: Schedule):
-        self.ready = {b for b in s.inputs if isinstance(b, Buffer)}
+    def __init__(self, schedule: Schedule):
+        self.ready = {b for b in schedule.inputs if isinstance(b, Buffer)}
         self.allocated: set[Buffer] = set()
         self.gone: set[Buffer] = set()
         self.base: dict[Buffer, Buffer] = {}
@@ -130,8 +136,8 @@ class _Memory:
             b = self.base[b]
             self.ready.add(b)
 
-    def has_memory(self, b: Buffer) -> bool:
-        return b in self.allocated or b in self.base
+    def has_memory(self, buffer: Buffer) -> bool:
+        return buffer in self.allocated or buffer in self.base
 
     def alloc(self, step: Alloc) -> None:
         self.allocated.add(step.buffer)

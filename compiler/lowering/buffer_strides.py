@@ -32,7 +32,7 @@ def rows_in_place(a: Ref) -> bool:
     return (
         v is not None
         and rows_apart(a.shape, v[1], v[2])
-        and all(type(st) is not int or st > 0 or is_one(n) for n, st in zip(a.shape, v[1]))
+        and all(type(st) is not int or st > 0 or is_one(size) for size, st in zip(a.shape, v[1]))
     )
 
 
@@ -42,7 +42,7 @@ def rows_apart(shape: Sequence[Any], strides: Sequence[Any], offset: Any) -> boo
         (is_one(shape[-1]) or strides[-1] == 1)
         and type(offset) is int
         and offset % 8 == 0
-        and all(is_one(n) or type(st) is int and st % 8 == 0 for n, st in zip(shape[:-1], strides[:-1]))
+        and all(is_one(size) or type(st) is int and st % 8 == 0 for size, st in zip(shape[:-1], strides[:-1]))
     )
 
 
@@ -58,10 +58,10 @@ def matrix_in_place(a: Ref) -> bool:
 
 def narrowed(value: Value, shape: tuple) -> tuple:
     """The shape with 1 for each dimension that `value` does not vary over: what repeats itself is kept once."""
-    if len(shape) < 2 or not all(type(s) is int for s in shape) or math.prod(shape) < 2:
+    if len(shape) < 2 or not all(type(size) is int for size in shape) or math.prod(shape) < 2:
         return shape
     names, n = symbols_of([value]), len(shape)
-    return tuple(s if dim_symbol(n, d).name in names else 1 for d, s in enumerate(shape))
+    return tuple(size if dim_symbol(n, d).name in names else 1 for d, size in enumerate(shape))
 
 
 def aligned_rows(dtype: torch.dtype, shape: Sequence[Any], stride: Sequence[Any]) -> tuple | None:
@@ -81,20 +81,20 @@ def strides_of(m: Any) -> tuple:
 
 
 def same_strides(shape: Sequence[Any], a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return all(is_one(s) or (type(s) is int and s == 0) or same(x, y) for s, x, y in zip(shape, a, b))
+    return all(is_one(size) or (type(size) is int and size == 0) or same(x, y) for size, x, y in zip(shape, a, b))
 
 
 def memory_order(shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Axis, ...]:
     """Axes of all dimensions that are not of size 1, largest stride first."""
     n = len(shape)
     dims = [d for d in range(n) if not is_one(shape[d])]
-    if any(type(stride[d]) is not int for d in dims):
+    if any(type(stride[dim]) is not int for dim in dims):
         exact = list(stride) == list(contiguous_strides(shape))
         if not exact:
             dims.sort(key=lambda d: -_rank(stride[d]))
-    elif any(stride[a] < stride[b] for a, b in zip(dims, dims[1:])):
+    elif any(stride[dim] < stride[b] for dim, b in zip(dims, dims[1:])):
         dims.sort(key=lambda d: -stride[d])
-    return tuple(Axis(dim_symbol(n, d), shape[d]) for d in dims)
+    return tuple(Axis(dim_symbol(n, dim), shape[dim]) for dim in dims)
 
 
 def _rank(stride: Any) -> int:
@@ -119,7 +119,9 @@ def order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
             continue
         cs = [v.attr[1].coeff(f"j{n - 1 - d}") for d in range(n)]
         seen = sum(
-            1 for c, s in zip(cs, shape) if not is_one(s) and c is not None and not (c.op == "int" and c.value == 0)
+            1
+            for c, size in zip(cs, shape)
+            if not is_one(size) and c is not None and not (c.op == "int" and c.value == 0)
         )
         if any(c is None for c in cs) or seen <= best_seen:
             continue
@@ -127,6 +129,6 @@ def order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
         ranks = [_rank(c.value if c.op == "int" else c) for c in cs]
         # a dimension that is not read (broadcast) keeps its place
         best = list(range(n))
-        if all(r > 0 or is_one(s) for r, s in zip(ranks, shape)):
+        if all(rank > 0 or is_one(size) for rank, size in zip(ranks, shape)):
             best.sort(key=lambda d: -ranks[d])
     return best if best is not None else list(range(n))

@@ -86,9 +86,9 @@ _MASKS = {
 }
 
 
-def summed(v: Value) -> Value:
+def summed(value: Value) -> Value:
     """The sum of one number, or of several that were added up without a zero to begin with: that of -0.0 is 0.0."""
-    return prim("add", v, const(0.0, v.dtype)) if v.dtype.is_floating_point else v
+    return prim("add", value, const(0.0, value.dtype)) if value.dtype.is_floating_point else value
 
 
 class Lowering:
@@ -114,15 +114,15 @@ class Lowering:
         self._nests: dict[Buffer, list[LoopNest]] = {}  # of the steps whose ids are known
         self._known: set[int] = set()
 
-    def nests_of(self, b: Buffer) -> list[LoopNest]:
+    def nests_of(self, buffer: Buffer) -> list[LoopNest]:
         """The nests so far that store into a buffer."""
-        for s in reversed(self.steps):  # (what is put between earlier ones is no nest)
-            if id(s) in self._known:
+        for step in reversed(self.steps):  # (what is put between earlier ones is no nest)
+            if id(step) in self._known:
                 break
-            self._known.add(id(s))
-            if isinstance(s, LoopNest):
-                self._nests.setdefault(s.buffer, []).insert(0, s)
-        return self._nests.get(b, [])
+            self._known.add(id(step))
+            if isinstance(step, LoopNest):
+                self._nests.setdefault(step.buffer, []).insert(0, step)
+        return self._nests.get(buffer, [])
 
     def take_back(self, mark: int) -> None:
         """Drop the steps from a place on."""
@@ -174,7 +174,7 @@ class Lowering:
         """`value` as the node's own result (or its k-th): shape, dtype and strides from the node."""
         m = self.meta(k=k)
         shape, stride = shape_of(m.shape), strides_of(m)
-        if any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
+        if any(type(st) is int and st == 0 and not is_one(size) for size, st in zip(shape, stride)):
             stride = None  # a copy of something expanded: its elements do not coincide
         suffix = f"_{k}" if k is not None else ""
         if self.on_gpu:
@@ -200,11 +200,11 @@ class Lowering:
         """
         _supported(value.dtype, value, self.dtypes())
         n = len(src_shape)
-        reduced = {d % n for d in dims} if n else set()
+        reduced = {dim % n for dim in dims} if n else set()
         out_dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
-        shape = tuple(1 if d in reduced else s for d, s in enumerate(src_shape) if keepdim or d not in reduced)
+        shape = tuple(1 if d in reduced else size for d, size in enumerate(src_shape) if keepdim or d not in reduced)
         order = list(range(n)) if logical_order else order_of_loads(value, src_shape)
-        domain = tuple(Axis(dim_symbol(n, d), src_shape[d]) for d in order if not is_one(src_shape[d]))
+        domain = tuple(Axis(dim_symbol(n, dim), src_shape[dim]) for dim in order if not is_one(src_shape[dim]))
         red_names = {dim_symbol(n, d).name for d in reduced}
         b = self._buffer(self._node_name() + suffix, shape, out_dtype, stride)
         kept = [d for d in range(n) if d not in reduced]
@@ -213,7 +213,7 @@ class Lowering:
         for d, st in zip(kept, kept_strides):
             if not is_one(src_shape[d]):
                 idx = idx + dim_symbol(n, d) * st
-        if not any(a.symbol.name in red_names for a in domain):  # one element: it is its own reduction
+        if not any(axis.symbol.name in red_names for axis in domain):  # one element: it is its own reduction
             one = const(0, torch.int64) if op in ("argmax", "argmin") else value
             one = summed(one) if op == "sum" else one
             at = dict(zip(kept, kept_strides))
@@ -222,8 +222,8 @@ class Lowering:
             )
             self.steps.append(LoopNest(b, axes, idx, one, domain=axes, origins=self.origins(), lines=self.lines()))
             return ref_of_buffer(b)
-        axes = tuple(a for a in domain if a.symbol.name not in red_names)
-        raxes = tuple(a for a in domain if a.symbol.name in red_names)
+        axes = tuple(axis for axis in domain if axis.symbol.name not in red_names)
+        raxes = tuple(axis for axis in domain if axis.symbol.name in red_names)
         self.steps.append(LoopNest(b, axes, idx, value, raxes, op, domain, origins=self.origins(), lines=self.lines()))
         return ref_of_buffer(b)
 
@@ -254,11 +254,13 @@ class Lowering:
             return self.copy(ref, stride)
         if stride is not None and all(type(st) is int and st > 0 for st in stride):
             order = sorted(range(ref.ndim), key=lambda d: -stride[d])  # (a matrix and its transpose are one copy)
-            if [stride[d] for d in order] != list(stride):
+            if [stride[dim] for dim in order] != list(stride):
                 turned = remap(
-                    ref, tuple(ref.shape[d] for d in order), {d: dim_symbol(ref.ndim, k) for k, d in enumerate(order)}
+                    ref,
+                    tuple(ref.shape[dim] for dim in order),
+                    {dim: dim_symbol(ref.ndim, k) for k, dim in enumerate(order)},
                 )
-                return self.view(self.realise(turned, tuple(stride[d] for d in order)), ref.shape, tuple(stride), 0)
+                return self.view(self.realise(turned, tuple(stride[dim] for dim in order)), ref.shape, tuple(stride), 0)
         k = (ref.value, ref.shape, tuple(stride) if stride is not None else None)
         b = self._realised.get(k)
         if b is None:
@@ -268,7 +270,7 @@ class Lowering:
     def copy(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
         """A copy in memory of its own, by a nest; by torch for dtypes that nests do not have."""
         v = strided(ref)
-        if ref.dtype not in DTYPES and any(type(s) is int and s == 0 for s in ref.shape):
+        if ref.dtype not in DTYPES and any(type(size) is int and size == 0 for size in ref.shape):
             out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
             kwargs = {"dtype": ref.dtype, "device": torch.device(out.device)}
             self.steps.append(
@@ -311,8 +313,8 @@ class Lowering:
         """
         base, e = ref.value.attr
         extent = as_expr(1)
-        for n, st in zip(base.shape, base.stride):
-            extent = extent + (as_expr(n) - 1) * st
+        for size, st in zip(base.shape, base.stride):
+            extent = extent + (as_expr(size) - 1) * st
         memory = self.view(base, (plain_size(extent),), (1,), 0)
         at = self.store(index(e), ref.shape, torch.int64, stride, suffix="_at").value.attr[0]
         out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
@@ -394,20 +396,20 @@ class Lowering:
         matrix begin where the library reads fastest."""
         outs: list[Buffer | None] = []
         result: list[Any] = []
-        for k, m in enumerate(vals):
-            if is_tensor(m):
+        for k, val in enumerate(vals):
+            if is_tensor(val):
                 b = self._buffer(
                     name if len(vals) == 1 else f"{name}_{k}",
-                    shape_of(m.shape),
-                    m.dtype,
-                    (rows and aligned_rows(m.dtype, m.shape, strides_of(m))) or strides_of(m),
-                    m.device,
+                    shape_of(val.shape),
+                    val.dtype,
+                    (rows and aligned_rows(val.dtype, val.shape, strides_of(val))) or strides_of(val),
+                    val.device,
                 )
                 outs.append(b)
                 result.append(ref_of_buffer(b))
             else:
                 outs.append(None)
-                result.append(m if m is None or isinstance(m, (bool, float)) else plain_size(m))
+                result.append(val if val is None or isinstance(val, (bool, float)) else plain_size(val))
         return outs, result
 
     def _operand(self, a: Any, m: Any, call: _Call) -> Any:
@@ -447,8 +449,8 @@ class Lowering:
             mask=args[at] if at is not None and 0 <= at < len(args) else None,
             rows=rows,
         )
-        cargs = tuple(self._operand(a, m, call) for a, m in zip(args, originals[0]))
-        ckwargs = {k: self._operand(a, originals[1].get(k), call) for k, a in kwargs.items()}
+        cargs = tuple(self._operand(arg, m, call) for arg, m in zip(args, originals[0]))
+        ckwargs = {name: self._operand(value, originals[1].get(name), call) for name, value in kwargs.items()}
         val = node.meta["val"]
         outs, result = self._results_of_call(node.name, list(val) if isinstance(val, (tuple, list)) else [val], rows)
         variant, names = None, ()
@@ -456,7 +458,7 @@ class Lowering:
             variant = _out_variant(op)
             names = ("out",) if variant is not None else ()
         if variant is None and packet not in FRESH:
-            self.foreign.update(b for b in outs if b is not None)
+            self.foreign.update(out for out in outs if out is not None)
         lines = [tuple(x) for x in self.lines()]
         self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
         if philox.draws(op, args, kwargs) or op.namespace != "aten":
@@ -479,7 +481,7 @@ class Lowering:
             return self.realise(a)
         strides = strides_of(m)
         repeated = [type(st) is int and st == 0 for st in strides]
-        shape = tuple(1 if same_everywhere else n for n, same_everywhere in zip(a.shape, repeated))
+        shape = tuple(1 if same_everywhere else size for size, same_everywhere in zip(a.shape, repeated))
         if not is_one(shape[-1]) and not same(strides[-1], 1):
             rows = contiguous_strides((*shape[:-1], maybe_int(ceildiv(as_expr(shape[-1]), 8) * 8)))
             strides = tuple(0 if same_everywhere else st for st, same_everywhere in zip(rows, repeated))
@@ -532,7 +534,7 @@ def _tensor_metas(args: tuple, kwargs: dict) -> tuple[list, dict]:
             return [m(x) for x in a]
         return None
 
-    return [m(a) for a in args], {k: m(a) for k, a in kwargs.items()}
+    return [m(arg) for arg in args], {name: m(value) for name, value in kwargs.items()}
 
 
 def _supported(dtype: torch.dtype, value: Value, dtypes: frozenset[torch.dtype]) -> None:

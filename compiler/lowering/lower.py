@@ -34,9 +34,9 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
     clear()
     lowered = Walk(aten, opts).run()
     if not trial:
-        reasons = {str(s.op): s.reason for s in lowered.steps if isinstance(s, Extern)}
-        for op, n in lowered.fallbacks.items():
-            events.fallback(op, f"eager kernel: {reasons.get(op, NO_RULE)}", count=n)
+        reasons = {str(step.op): step.reason for step in lowered.steps if isinstance(step, Extern)}
+        for op, fallback in lowered.fallbacks.items():
+            events.fallback(op, f"eager kernel: {reasons.get(op, NO_RULE)}", count=fallback)
     return lowered
 
 
@@ -157,7 +157,7 @@ class Walk(Lowering):
             seq, i = node.args
             return self.arg(seq)[i]
         args = tuple(self.arg(a) for a in node.args)
-        kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
+        kwargs = {name: self.arg(value) for name, value in node.kwargs.items()}
         if self.for_gpu and isinstance(target, torch._ops.OpOverload):
             if self.is_beside() and not gives_views(target) and self.computes(node, (args, kwargs)):
                 self.fallbacks[str(target)] += 1
@@ -194,7 +194,7 @@ class Walk(Lowering):
     def brought(self, a: Any) -> Any:
         """Operands of a kernel on the GPU: numbers and indices that lie in the CPU's memory are copied there."""
         if isinstance(a, dict):
-            return {k: self.brought(x) for k, x in a.items()}
+            return {key: self.brought(value) for key, value in a.items()}
         if type(a) in (list, tuple):
             return type(a)(map(self.brought, a))
         if not isinstance(a, Ref) or not any(not b.on_gpu for b in loaded([a.value])) or strided(a) is None:
@@ -276,9 +276,9 @@ class Walk(Lowering):
                     out.setdefault(b.name, (i, "value", 0))
             elif isinstance(b, Buffer):
                 for what, sizes in (("size", b.shape), ("stride", b.stride)):
-                    for d, s in enumerate(sizes):
-                        if isinstance(s, Expr) and s.op == "sym":
-                            out.setdefault(s.name, (i, what, d))
+                    for d, size in enumerate(sizes):
+                        if isinstance(size, Expr) and size.op == "sym":
+                            out.setdefault(size.name, (i, what, d))
         return out
 
 

@@ -63,17 +63,17 @@ def op(name: str, *args: Pattern) -> Op:
 class Matcher:
     """The engine. A subclass says what else is looked through, and which values are the same."""
 
-    def seen(self, v: Value) -> Value:
-        return v
+    def seen(self, value: Value) -> Value:
+        return value
 
     def same(self, a: Value, b: Value) -> bool:
         return a is b
 
-    def match(self, pattern: Any, v: Value, found: Found | None = None) -> Found | None:
+    def match(self, pattern: Any, value: Value, found: Found | None = None) -> Found | None:
         """What the names of a pattern stand for, with those that are `found` already; None where the value is
         another.
         """
-        return next(self.matches(pattern, v, found or {}), None)
+        return next(self.matches(pattern, value, found or {}), None)
 
     def matches(self, pattern: Any, v: Value, found: Found) -> Iterator[Found]:
         """Each way in which a value is as the pattern says."""

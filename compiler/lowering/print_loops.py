@@ -58,109 +58,113 @@ class _Names:
         self.origins: dict[int, frozenset[str]] = {}  # the nodes that a value's text computes
         self.told = told
 
-    def comment(self, v: Value, *more: str) -> str:
+    def comment(self, value: Value, *more: str) -> str:
         if not self.told:
             return ""
-        nodes = self.origins[v.id].union(x for x in more if x) or {v.origin} - {""}
+        nodes = self.origins[value.id].union(x for x in more if x) or {value.origin} - {""}
         return f"  # {', '.join(sorted(nodes))}" if nodes else ""
 
-    def of(self, v: Value) -> str:
-        return self.text[v.id]
+    def of(self, value: Value) -> str:
+        return self.text[value.id]
 
-    def operand(self, v: Value) -> str:
-        t = self.text[v.id]
-        return t if v.id in self.simple else f"({t})"
+    def operand(self, value: Value) -> str:
+        t = self.text[value.id]
+        return t if value.id in self.simple else f"({t})"
 
-    def expression(self, v: Value) -> tuple[str, bool]:
+    def expression(self, value: Value) -> tuple[str, bool]:
         """(text, whether it binds tighter than any operator)."""
-        op = v.op
+        op = value.op
         if op == "load":
-            b, e = v.attr
+            b, e = value.attr
             text = e.py()
-            for a in v.args:
-                text = _put(text, a, self.of(a))
+            for arg in value.args:
+                text = _put(text, arg, self.of(arg))
             return f"{b.name}[{text}]", True
         if op == "index":
-            text = v.attr.py()
-            for a in v.args:
-                text = _put(text, a, self.of(a))
-            text = text if v.dtype == torch.int64 else f"{dtype_name(v.dtype)}({text})"
-            return text, v.attr.op in ("sym", "int") or v.dtype != torch.int64
+            text = value.attr.py()
+            for arg in value.args:
+                text = _put(text, arg, self.of(arg))
+            text = text if value.dtype == torch.int64 else f"{dtype_name(value.dtype)}({text})"
+            return text, value.attr.op in ("sym", "int") or value.dtype != torch.int64
         if op == "const":
             # the dtype tells a constant apart where nothing else does: integer and low precision ones
             return (
-                repr(v.attr)
-                if v.dtype in (torch.float32, torch.int64, torch.bool)
-                else f"{dtype_name(v.dtype)}({v.attr!r})"
+                repr(value.attr)
+                if value.dtype in (torch.float32, torch.int64, torch.bool)
+                else f"{dtype_name(value.dtype)}({value.attr!r})"
             ), True
         if op in ("param", "acc"):
-            return v.attr, True
+            return value.attr, True
         if op == "cast":
-            return f"{dtype_name(v.dtype)}{'.round' if v.attr else ''}({self.of(v.args[0])})", True
+            return f"{dtype_name(value.dtype)}{'.round' if value.attr else ''}({self.of(value.args[0])})", True
         if op == "check_index":
-            return f"check({self.of(v.args[0])}, below={self.of(v.args[1])}, {v.attr!r})", True
+            return f"check({self.of(value.args[0])}, below={self.of(value.args[1])}, {value.attr!r})", True
         if op in _INFIX:
-            return f"{self.operand(v.args[0])} {_INFIX[op]} {self.operand(v.args[1])}", False
-        return f"{op}({', '.join(self.of(a) for a in v.args)})", True
+            return f"{self.operand(value.args[0])} {_INFIX[op]} {self.operand(value.args[1])}", False
+        return f"{op}({', '.join(self.of(a) for a in value.args)})", True
 
 
 def value_lines(roots: list[Value], names: _Names, indent: str) -> list[str]:
     """Assignments for what `roots` need and has no name yet."""
     order = walk(roots)
     uses: dict[int, int] = {}
-    for v in order:
-        for a in v.args:
-            uses[a.id] = uses.get(a.id, 0) + 1
-    for r in roots:
-        uses[r.id] = uses.get(r.id, 0) + 1
+    for dim in order:
+        for arg in dim.args:
+            uses[arg.id] = uses.get(arg.id, 0) + 1
+    for root in roots:
+        uses[root.id] = uses.get(root.id, 0) + 1
     lines = []
     indirect = {a.id for v in order if v.op in ("load", "index") for a in v.args}
-    for v in order:
-        if v.id in names.text:
+    for dim in order:
+        if dim.id in names.text:
             continue
-        text, simple = names.expression(v)
+        text, simple = names.expression(dim)
         if names.told:
-            own = () if v.op in ("const", "param", "acc", "index") or not v.origin else (v.origin,)
-            names.origins[v.id] = frozenset(own).union(*(names.origins[a.id] for a in v.args))
-        trivial = v.op in ("const", "param", "acc") or (v.op == "index" and len(text) < 12)
-        if not trivial and (uses[v.id] > 1 or len(text) > 60 or v.id in indirect):
+            own = () if dim.op in ("const", "param", "acc", "index") or not dim.origin else (dim.origin,)
+            names.origins[dim.id] = frozenset(own).union(*(names.origins[a.id] for a in dim.args))
+        trivial = dim.op in ("const", "param", "acc") or (dim.op == "index" and len(text) < 12)
+        if not trivial and (uses[dim.id] > 1 or len(text) > 60 or dim.id in indirect):
             name = f"v{names.count}"
             names.count += 1
-            lines.append(f"{indent}{name} = {text}{names.comment(v)}")
+            lines.append(f"{indent}{name} = {text}{names.comment(dim)}")
             text, simple = name, True
-            names.origins[v.id] = frozenset()
-        names.text[v.id] = text
+            names.origins[dim.id] = frozenset()
+        names.text[dim.id] = text
         if simple:
-            names.simple.add(v.id)
+            names.simple.add(dim.id)
     return lines
 
 
-def names_of(k: Kernel, values: dict[str, str]) -> dict[str, str]:
+def names_of(kernel: Kernel, values: dict[str, str]) -> dict[str, str]:
     """Variable of a kernel's generated text -> aten node: its accumulators, and `values`."""
-    return {**{a.name: a.origin for st in k.stages for a in st.accs if a.origin}, **values}
+    return {**{acc.name: acc.origin for st in kernel.stages for acc in st.accs if acc.origin}, **values}
 
 
-def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
+def print_kernel(kernel: Kernel, name: str = "kernel", origins: bool = False) -> str:
     """`origins`: each line ends with the aten nodes that it computes."""
 
-    def arg(b: Buffer) -> str:
-        return repr(b)
+    def arg(buffer: Buffer) -> str:
+        return repr(buffer)
 
-    args = [arg(b) for b in k.inputs] + [f"{s}: size" for s in k.sizes] + [f"{n}: {dtype_name(d)}" for n, d in k.params]
-    lines = [f"kernel {name}({', '.join(args)}) -> {', '.join(arg(b) for b in k.outputs)}"]
+    args = (
+        [arg(b) for b in kernel.inputs]
+        + [f"{size}: size" for size in kernel.sizes]
+        + [f"{n}: {dtype_name(d)}" for n, d in kernel.params]
+    )
+    lines = [f"kernel {name}({', '.join(args)}) -> {', '.join(arg(output) for output in kernel.outputs)}"]
     indent = "  "
-    for n, a in enumerate(k.outer):
+    for n, a in enumerate(kernel.outer):
         lines.append(f"{indent}for {a.symbol} in {a.size}{', parallel' if n == 0 else ''}:")
         indent += "  "
-    for b in k.locals:
+    for b in kernel.locals:
         lines.append(f"{indent}local {b!r}")
     names = _Names(told=origins)
-    if k.template is not None:
-        t = k.template
+    if kernel.template is not None:
+        t = kernel.template
         lines += (
             _contraction_lines(t, names, indent) if isinstance(t, Contraction) else _dropout_lines(t, names, indent)
         )
-    for st in k.stages:
+    for st in kernel.stages:
         inner = indent
         for a in st.axes:
             lines.append(f"{inner}for {a.symbol} in {a.size}:")
@@ -173,11 +177,12 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
                 f"{inner}{a.name} = {'running ' if a.running else ''}{a.op}({names.of(a.value)}) as"
                 f" {dtype_name(a.dtype)}" + names.comment(a.value, a.origin)
             )
-        for s in st.stores:
-            at = s.index.py()
-            for p in s.positions:
-                at = _put(at, p, names.of(p))
-            lines.append(f"{inner}{s.buffer.name}[{at}] {_STORE[s.mode]} {names.of(s.value)}{names.comment(s.value)}")
+        for store in st.stores:
+            at = store.index.py()
+            for position in store.positions:
+                at = _put(at, position, names.of(position))
+            value = names.of(store.value) + names.comment(store.value)
+            lines.append(f"{inner}{store.buffer.name}[{at}] {_STORE[store.mode]} {value}")
     return "\n".join(lines)
 
 
@@ -219,35 +224,35 @@ def _dropout_lines(t: DropoutAttention, names: _Names, indent: str) -> list[str]
     ]
 
 
-def print_nest(n: LoopNest) -> str:
+def print_nest(nest: LoopNest) -> str:
     lines = []
     indent = ""
-    red = {a.symbol.name for a in n.reduce_axes}
-    for a in n.domain:
-        lines.append(f"{indent}for {a.symbol} in {a.size}{' (reduced)' if a.symbol.name in red else ''}:")
+    red = {a.symbol.name for a in nest.reduce_axes}
+    for axis in nest.domain:
+        lines.append(f"{indent}for {axis.symbol} in {axis.size}{' (reduced)' if axis.symbol.name in red else ''}:")
         indent += "  "
     names = _Names()
-    lines += value_lines([n.value], names, indent)
-    value = names.of(n.value)
-    if n.reduce_op:
-        value = f"{'running ' if n.scan else ''}{n.reduce_op}({value})"
-    lines.append(f"{indent}{n.buffer.name}[{n.index.py()}] {_STORE[n.mode]} {value}")
+    lines += value_lines([nest.value], names, indent)
+    value = names.of(nest.value)
+    if nest.reduce_op:
+        value = f"{'running ' if nest.scan else ''}{nest.reduce_op}({value})"
+    lines.append(f"{indent}{nest.buffer.name}[{nest.index.py()}] {_STORE[nest.mode]} {value}")
     return "\n".join(lines)
 
 
-def print_lowered(g: LoweredGraph) -> str:
-    out = ["inputs: " + ", ".join(map(repr, g.inputs))]
-    for s in g.steps:
-        if isinstance(s, LoopNest):
-            out.append(f"# {', '.join(s.origins)} -> {s.buffer!r}\n{print_nest(s)}")
-        elif hasattr(s, "base"):
-            out.append(f"{s.buffer!r} = view of {s.base.name} at {s.offset}, strides {s.buffer.stride}")
+def print_lowered(lowered: LoweredGraph) -> str:
+    out = ["inputs: " + ", ".join(map(repr, lowered.inputs))]
+    for step in lowered.steps:
+        if isinstance(step, LoopNest):
+            out.append(f"# {', '.join(step.origins)} -> {step.buffer!r}\n{print_nest(step)}")
+        elif hasattr(step, "base"):
+            out.append(f"{step.buffer!r} = view of {step.base.name} at {step.offset}, strides {step.buffer.stride}")
         else:
-            outs = ", ".join("_" if b is None else repr(b) for b in s.outputs)
-            out.append(f"{outs} = {s.op}{s.args!r}  # {s.reason}")
-    out.append("outputs: " + ", ".join(f"{o.kind} {o.value!r}" for o in g.outputs))
-    if g.mutations:
-        out.append("mutations: " + ", ".join(f"input {i} <- {b.name}" for i, b in g.mutations))
+            outs = ", ".join("_" if output is None else repr(output) for output in step.outputs)
+            out.append(f"{outs} = {step.op}{step.args!r}  # {step.reason}")
+    out.append("outputs: " + ", ".join(f"{output.kind} {output.value!r}" for output in lowered.outputs))
+    if lowered.mutations:
+        out.append("mutations: " + ", ".join(f"input {i} <- {b.name}" for i, b in lowered.mutations))
     return "\n".join(out)
 
 

@@ -37,8 +37,8 @@ class Ends:
     index: Expr
     count: int
 
-    def at(self, k: Expr) -> Value:
-        return cast(load(self.buffer, self.index.subs({_LANE.name: k})), I64)
+    def at(self, expr: Expr) -> Value:
+        return cast(load(self.buffer, self.index.subs({_LANE.name: expr})), I64)
 
 
 def group_at(ends: Ends, place: Value) -> Value:
@@ -79,15 +79,15 @@ _STEP = op(
 )
 
 
-def in_groups(v: Value) -> tuple[Value, Ends, Expr, Expr | None] | None:
+def in_groups(value: Value) -> tuple[Value, Ends, Expr, Expr | None] | None:
     """(x, the ends, the place, which group is asked for) of what `of_its_group` (None: a place's own) or `of_group`
     made; x is read at GROUP where it was read at the place's group. None of any other value."""
-    read = match(_READ_IN_GROUP, v)
+    read = match(_READ_IN_GROUP, value)
     found = _bisected(read["group"]) if read is not None else None
     if read is None or found is None or read["which"].op not in ("const", "index"):
         return None
     (ends, place), group, which, x = found, read["group"], read["which"], read["x"]
-    if v.op == "where":
+    if value.op == "where":
         return x, ends, place, as_expr(which.attr)
     at = f"ind{group.id}"
     return (

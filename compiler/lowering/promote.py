@@ -71,6 +71,6 @@ def operand(x: Any, dtype: torch.dtype) -> Value:
     return const(x, dtype)
 
 
-def rounded(v: Value, dtype: torch.dtype) -> Value:
+def rounded(value: Value, dtype: torch.dtype) -> Value:
     """A result computed in compute_dtype(dtype) as a tensor of dtype."""
-    return round_to(v, dtype) if dtype in _LOW and v.dtype == torch.float32 else cast(v, dtype)
+    return round_to(value, dtype) if dtype in _LOW and value.dtype == torch.float32 else cast(value, dtype)

@@ -25,27 +25,27 @@ def rule(*ops: Any, any_dtype: bool = False) -> Callable:
     for one operator the last one is asked first; what raises NoRule passes it on. A rule is asked only for dtypes that
     loops have, without complex numbers; with `any_dtype` for all."""
 
-    def put(f: Callable) -> Callable:
+    def put(fn: Callable) -> Callable:
         for op in ops:
             for o in [op] if not isinstance(op, str) else _find(op):
-                RULES[o] = _either(f, RULES[o]) if o in RULES else f
+                RULES[o] = _either(fn, RULES[o]) if o in RULES else fn
                 if any_dtype:
                     ANY_DTYPE.add(o)
-        return f
+        return fn
 
     return put
 
 
-def _either(f: Callable, other: Callable) -> Callable:
+def _either(fn: Callable, other: Callable) -> Callable:
     def either(lo: Lowering, node: torch.fx.Node, *args: Any, **kwargs: Any) -> Any:
         mark = len(lo.steps)
         try:
-            return f(lo, node, *args, **kwargs)
+            return fn(lo, node, *args, **kwargs)
         except NoRule:
             del lo.steps[mark:]
             return other(lo, node, *args, **kwargs)
 
-    either.__module__ = f.__module__
+    either.__module__ = fn.__module__
     return either
 
 
@@ -62,4 +62,4 @@ def _find(name: str) -> list[Any]:
         return []
     if overload:
         return [getattr(p, overload[0])] if overload[0] in p.overloads() else []
-    return [getattr(p, o) for o in p.overloads() if not any(a.is_out for a in getattr(p, o)._schema.arguments)]
+    return [getattr(p, o) for o in p.overloads() if not any(arg.is_out for arg in getattr(p, o)._schema.arguments)]

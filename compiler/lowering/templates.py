@@ -68,7 +68,7 @@ class Contraction(Template):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (*self.outer, self.keys, *(p.inner for p in self.products), *(s.columns for s in self.sums))
+        return (*self.outer, self.keys, *(product.inner for product in self.products), *(s.columns for s in self.sums))
 
     @property
     def outer(self) -> tuple[Axis, ...]:
@@ -80,12 +80,14 @@ class Contraction(Template):
 
     @property
     def flops(self) -> Expr:
-        n = add_all([as_expr(a.size) for a in (*(p.inner for p in self.products), *(s.columns for s in self.sums))])
+        n = add_all(
+            [as_expr(a.size) for a in (*(product.inner for product in self.products), *(s.columns for s in self.sums))]
+        )
         return mul_all([2, *(a.size for a in (*self.outer, self.keys)), n])
 
     def roots(self) -> list[Value]:
         return [
-            *(v for p in self.products for v in (p.a, p.b)),
+            *(v for product in self.products for v in (product.a, product.b)),
             *([] if self.softmax is None else [self.softmax.score]),
             *(v for s in self.sums for v in (s.factor, s.c) if v is not None),
         ]

@@ -45,7 +45,7 @@ class Trial:
 
     def plain(self) -> dict[str, Any]:
         """For the event, the report and the disk cache."""
-        given = {k: v for k, v in asdict(self.choices).items() if v not in (None, False)}
+        given = {key: value for key, value in asdict(self.choices).items() if value not in (None, False)}
         return {
             "choices": given or {"default": True},
             "threads": self.threads,
@@ -57,12 +57,12 @@ class Trial:
 def candidates(kernel: Kernel, default: dict[str, Any]) -> list[Choices]:
     """Ways to print `kernel`, the default first. `default`: what the rules chose (KernelSource.choices)."""
     out = [Choices()]
-    reduces = any(s.accs for s in kernel.stages)
+    reduces = any(stage.accs for stage in kernel.stages)
     out += [Choices(unroll=u) for u in (1, 2, 4, 8)]
     if default["lanes"] > 4:
         out.append(Choices(lanes=default["lanes"] // 2))
     if default["shape"] == "outer":
-        out += [Choices(vector=a.symbol.name) for a in kernel.outer if a.symbol.name != default["vector"]]
+        out += [Choices(vector=axis.symbol.name) for axis in kernel.outer if axis.symbol.name != default["vector"]]
         block = default["block"] or 4096
         out += [Choices(block=b) for b in (block // 4, block // 2, block * 2, block * 4) if b >= default["lanes"]]
     if kernel.outer and reduces and default["shape"] in ("inner", "outer"):
@@ -78,65 +78,71 @@ def tune(generated: Generated, opts: Any) -> Generated:
     tool = find(opts, cache)
     seconds = float(opts.get("autotune_seconds"))
     kernels, threads = [], {}
-    for i, k in enumerate(generated.kernels):
+    for i, kernel in enumerate(generated.kernels):
         left = seconds * (len(generated.kernels) - i)
         events.emit(
             "progress",
-            text=f"tuning {k.name}, at most {left:.0f} s left, kernel",
+            text=f"tuning {kernel.name}, at most {left:.0f} s left, kernel",
             done=i + 1,
             total=len(generated.kernels),
         )
-        best, n = _tune_kernel(k, generated, opts, cache, tool, seconds)
+        best, n = _tune_kernel(kernel, generated, opts, cache, tool, seconds)
         kernels.append(best)
         threads[best.name] = n
     return replace(generated, kernels=kernels, threads=threads)
 
 
 def _tune_kernel(
-    k: GeneratedKernel, g: Generated, opts: Any, cache: KernelCache, tool: Any, seconds: float
+    kernel: GeneratedKernel, generated: Generated, opts: Any, cache: KernelCache, tool: Any, seconds: float
 ) -> tuple[GeneratedKernel, int]:
     key = "tune-" + content_key(
-        k.kernel.key()
-        + repr(sorted(k.kernel.hints.items()))
-        + repr(g.target.width)
+        kernel.kernel.key()
+        + repr(sorted(kernel.kernel.hints.items()))
+        + repr(generated.target.width)
         + f"threads {torch.get_num_threads()}",
-        tool.flags(g.target),
+        tool.flags(generated.target),
         tool.version,
     )
     note = cache.get_note(key)
     if note is not None:
         kept = json.loads(note)
-        events.emit("cache", key=key, hit=True, reason="", what=f"tuning of {k.name}")
-        events.emit("autotune", kernel=k.name, trials=kept["trials"])
-        return _printed(k, Choices(**kept["choices"]), g), kept["threads"]
-    trials = _measure(k, g, opts, seconds)
-    best = next((t for t in trials if t.kept), None)
+        events.emit("cache", key=key, hit=True, reason="", what=f"tuning of {kernel.name}")
+        events.emit("autotune", kernel=kernel.name, trials=kept["trials"])
+        return _printed(kernel, Choices(**kept["choices"]), generated), kept["threads"]
+    trials = _measure(kernel, generated, opts, seconds)
+    best = next((trial for trial in trials if trial.kept), None)
     choices, n = (best.choices, best.threads) if best is not None else (Choices(), 0)
-    plain = [t.plain() for t in trials]
+    plain = [trial.plain() for trial in trials]
     cache.put_note(key, json.dumps({"choices": asdict(choices), "threads": n, "trials": plain}))
-    events.emit("autotune", kernel=k.name, trials=plain)
-    return _printed(k, choices, g), n
+    events.emit("autotune", kernel=kernel.name, trials=plain)
+    return _printed(kernel, choices, generated), n
 
 
-def _printed(k: GeneratedKernel, choices: Choices, g: Generated) -> GeneratedKernel:
-    return k if choices == Choices() else replace(k, source=print_kernel(k.kernel, g.target, choices, k.name))
+def _printed(kernel: GeneratedKernel, choices: Choices, generated: Generated) -> GeneratedKernel:
+    return (
+        kernel
+        if choices == Choices()
+        else replace(kernel, source=print_kernel(kernel.kernel, generated.target, choices, kernel.name))
+    )
 
 
-def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> list[Trial]:
-    arguments = _arguments(k.kernel)
+def _measure(kernel: GeneratedKernel, generated: Generated, opts: Any, seconds: float) -> list[Trial]:
+    arguments = _arguments(kernel.kernel)
     if arguments is None:
         return []
     until = time.perf_counter() + seconds
     variants: list[tuple[Choices, GeneratedKernel]] = []
     seen: set[str] = set()
-    for c in candidates(k.kernel, k.source.choices):
-        v = _printed(k, c, g)
+    for c in candidates(kernel.kernel, kernel.source.choices):
+        v = _printed(kernel, c, generated)
         if v.source.code not in seen:
             seen.add(v.source.code)
             variants.append((c, v))
-    load_text([(v.name, v.source.code) for _, v in variants], g.target, opts)  # all of them at once, in parallel
-    calls = load_kernels([v for _, v in variants], g.target, opts)
-    if k.source.checks and not _passes(calls[0], arguments):
+    load_text(
+        [(v.name, v.source.code) for _, v in variants], generated.target, opts
+    )  # all of them at once, in parallel
+    calls = load_kernels([v for _, v in variants], generated.target, opts)
+    if kernel.source.checks and not _passes(calls[0], arguments):
         return []
     trials = _race([(c, 0, call) for (c, _), call in zip(variants, calls)], arguments, until)
     winner = min(trials, key=lambda t: t.microseconds) if trials else None
@@ -144,7 +150,7 @@ def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> lis
         call = calls[[c for c, _ in variants].index(winner.choices)]
         numbers = sorted({1, torch.get_num_threads() // 2} - {0, torch.get_num_threads()})
         trials += _race(
-            [(winner.choices, n, _with_threads(call, n)) for n in numbers]
+            [(winner.choices, number, _with_threads(call, number)) for number in numbers]
             + [(winner.choices, 0, _with_threads(call, 0))],
             arguments,
             until,
@@ -229,8 +235,8 @@ def _race(runners: Sequence[tuple[Choices, int, Callable]], arguments: list, unt
 def _arguments(kernel: Kernel) -> list | None:
     """Tensors, sizes and scalars to measure with; None where the sizes have no hints or the buffers are too large."""
     try:
-        sizes = [int(as_expr(e).eval(kernel.hints)) for e in kernel.sizes]
-        values = {e.name: n for e, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
+        sizes = [int(as_expr(size).eval(kernel.hints)) for size in kernel.sizes]
+        values = {size.name: n for size, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
         tensors = []
         total = 0
         for b in (*kernel.inputs, *kernel.outputs):
@@ -244,11 +250,11 @@ def _arguments(kernel: Kernel) -> list | None:
     return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
 
 
-def _tensor(b: Buffer, values: dict[str, int]) -> torch.Tensor:
-    shape = tuple(int(as_expr(s).eval(values)) for s in b.shape)
-    stride = tuple(int(as_expr(s).eval(values)) for s in b.stride)
-    n = 1 + sum((s - 1) * st for s, st in zip(shape, stride)) if all(shape) else 0
-    flat = torch.zeros(n, dtype=b.dtype)  # integers may be indices: 0 is always inside
-    if b.dtype.is_floating_point and b.kind != "output":
+def _tensor(buffer: Buffer, values: dict[str, int]) -> torch.Tensor:
+    shape = tuple(int(as_expr(size).eval(values)) for size in buffer.shape)
+    stride = tuple(int(as_expr(s).eval(values)) for s in buffer.stride)
+    n = 1 + sum((size - 1) * st for size, st in zip(shape, stride)) if all(shape) else 0
+    flat = torch.zeros(n, dtype=buffer.dtype)  # integers may be indices: 0 is always inside
+    if buffer.dtype.is_floating_point and buffer.kind != "output":
         flat.copy_(torch.rand(n, generator=torch.Generator().manual_seed(0)))
     return flat.as_strided(shape, stride)  # elements of windows and of what is expanded share memory

@@ -44,9 +44,9 @@ def _build(generated: Generated, opts: Any, eager: Callable[..., tuple] | None) 
 
         generated = tune(generated, opts)
     callables = load_kernels(generated.kernels, generated.target, opts) if generated.kernels else []
-    kernels = {k.name: c for k, c in zip(generated.kernels, callables)}
-    for name, n in generated.threads.items():
-        kernels[name].threads = n
+    kernels = {kernel.name: c for kernel, c in zip(generated.kernels, callables)}
+    for name, thread in generated.threads.items():
+        kernels[name].threads = thread
     announce(generated)
     program = make_program(generated, kernels, opts) if native_ready() else None
     if program is not None:

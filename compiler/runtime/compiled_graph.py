@@ -42,16 +42,16 @@ class CompiledGraph:
     def __init__(self, generated: Generated, call: Callable[..., tuple], how: str, kernels: dict[str, Callable]):
         self.generated, self.call, self.how, self.kernels = generated, call, how, kernels
         self.schedule = generated.schedule
-        self.sources = {k.name: k.source.text for k in generated.kernels}
+        self.sources = {kernel.name: kernel.source.text for kernel in generated.kernels}
         self.plan_source = generated.host.source
         self.kernel_stats = {
-            k.name: {
-                "bytes": k.bytes,
-                "flops": k.flops,
-                "choices": dict(k.source.choices),
-                "phases": len(k.source.phases),
+            kernel.name: {
+                "bytes": kernel.bytes,
+                "flops": kernel.flops,
+                "choices": dict(kernel.source.choices),
+                "phases": len(kernel.source.phases),
             }
-            for k in generated.kernels
+            for kernel in generated.kernels
         }
         self.extern_count = generated.host.extern_calls
 
@@ -83,15 +83,15 @@ def announce(generated: Generated) -> None:
 
     steps = generated.schedule.steps
     launches = [
-        (generated.kernels[generated.kernel_of[id(s)]].name, list(s.kernel.origins))
-        for s in steps
-        if isinstance(s, Launch)
+        (generated.kernels[generated.kernel_of[id(step)]].name, list(step.kernel.origins))
+        for step in steps
+        if isinstance(step, Launch)
     ]
     events.emit(
         "schedule",
-        kernels=[k.name for k in generated.kernels],
+        kernels=[kernel.name for kernel in generated.kernels],
         launches=launches,
-        extern=[s.shown_name() for s in steps if isinstance(s, Extern)],
+        extern=[step.shown_name() for step in steps if isinstance(step, Extern)],
         memory={"peak_bytes": generated.schedule.peak_bytes, "plan": generated.host.source},
         schedule=generated.schedule,
     )

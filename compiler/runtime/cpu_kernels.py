@@ -127,12 +127,12 @@ def _build(together: list[list[Text]], work: Path, tool: Toolchain, limit: int) 
 def load_kernels(kernels: Sequence[GeneratedKernel], target: Any, opts: Any) -> list[Callable]:
     """A callable for each kernel. Raises ToolchainError where there is no working compiler."""
     libraries, out = load_text([(k.name, k.source.code) for k in kernels], target, opts), []
-    for k, library in zip(kernels, libraries):
+    for kernel, library in zip(kernels, libraries):
         try:
-            out.append(make_kernel(k, library, opts))
+            out.append(make_kernel(kernel, library, opts))
         except AttributeError as e:
             _forget(library, open_cache(opts))
-            raise ToolchainError(f"the library of kernel {k.name} lacks a function: {e}") from None
+            raise ToolchainError(f"the library of kernel {kernel.name} lacks a function: {e}") from None
     return out
 
 
@@ -142,19 +142,22 @@ def _forget(library: KernelLibrary, cache: KernelCache) -> None:
         cache._remove(key)
 
 
-def make_kernel(k: GeneratedKernel, library: KernelLibrary, opts: Any) -> Callable:
+def make_kernel(kernel: GeneratedKernel, library: KernelLibrary, opts: Any) -> Callable:
     """The callable of one kernel in a loaded library."""
-    kinds = "".join("f" if ctype(dtype).is_float else "i" for _, dtype in k.kernel.params)
-    n_buffers, n_sizes = k.n_buffers, len(k.kernel.sizes)
-    checks = tuple(k.source.checks)
-    phases, plan = [k.source.symbol(p) for p in k.source.phases], k.source.symbol(k.source.plan_symbol)
+    kinds = "".join("f" if ctype(dtype).is_float else "i" for _, dtype in kernel.kernel.params)
+    n_buffers, n_sizes = kernel.n_buffers, len(kernel.kernel.sizes)
+    checks = tuple(kernel.source.checks)
+    phases, plan = (
+        [kernel.source.symbol(phase) for phase in kernel.source.phases],
+        kernel.source.symbol(kernel.source.plan_symbol),
+    )
     if native_ready():
 
         def address(name: str) -> int:
             return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
         return native.Kernel(
-            k.name,
+            kernel.name,
             library,
             tuple(map(address, phases)),
             address(plan),
@@ -165,7 +168,7 @@ def make_kernel(k: GeneratedKernel, library: KernelLibrary, opts: Any) -> Callab
             check_error,
             int(opts.get("threads")),
         )
-    return PythonKernel(k.name, library, phases, plan, n_buffers, n_sizes, kinds, checks)
+    return PythonKernel(kernel.name, library, phases, plan, n_buffers, n_sizes, kinds, checks)
 
 
 class PythonKernel:
@@ -191,9 +194,9 @@ class PythonKernel:
             checks,
         )
         self.phases = [getattr(library, p) for p in phases]
-        for f in self.phases:
-            f.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 2
-            f.restype = ctypes.c_int
+        for phase in self.phases:
+            phase.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 2
+            phase.restype = ctypes.c_int
         self.plan = getattr(library, plan)
         self.threads = 1
 
@@ -204,16 +207,16 @@ class PythonKernel:
                 f"{self.name} takes {n} tensors, {self.n_sizes} sizes and {len(self.kinds)} scalars, got {len(args)}"
                 " arguments"
             )
-        buffers = (ctypes.c_void_p * (n + 1))(*[t.data_ptr() for t in args[:n]])
+        buffers = (ctypes.c_void_p * (n + 1))(*[arg.data_ptr() for arg in args[:n]])
         sizes = (ctypes.c_longlong * (self.n_sizes + 1))(*args[n:m])
         params = (_Scalar * (len(self.kinds) + 1))(
-            *[_Scalar(f=x) if kind == "f" else _Scalar(i=int(x)) for kind, x in zip(self.kinds, args[m:])]
+            *[_Scalar(f=arg) if kind == "f" else _Scalar(i=int(arg)) for kind, arg in zip(self.kinds, args[m:])]
         )
         plan = (ctypes.c_longlong * (1 + 2 * len(self.phases)))()
         self.plan(sizes, plan)
         scratch = ctypes.create_string_buffer(max(1, plan[0]))
-        for i, f in enumerate(self.phases):
-            failed = f(buffers, sizes, params, scratch, 0, plan[1 + 2 * i])
+        for i, phase in enumerate(self.phases):
+            failed = phase(buffers, sizes, params, scratch, 0, plan[1 + 2 * i])
             if failed:
                 raise check_error(self.checks[failed - 1])
 

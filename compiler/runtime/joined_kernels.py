@@ -44,8 +44,8 @@ def _stands_alone(text: str) -> bool:
 def groups(texts: Sequence[Text], workers: int) -> list[list[Text]]:
     """What is compiled together, the longest first: as many groups as workers, evened out by length, of equal flags."""
     out: list[list[Text]] = []
-    for flags in dict.fromkeys(t.flags for t in texts):
-        same = [t for t in texts if t.flags == flags]
+    for flags in dict.fromkeys(text.flags for text in texts):
+        same = [text for text in texts if text.flags == flags]
         out += [[t] for t in same if _stands_alone(t.text)]
         joint = sorted((t for t in same if not _stands_alone(t.text)), key=lambda t: len(t.text), reverse=True)
         bins: list[list[Text]] = [[] for _ in range(min(len(joint), max(workers, -(-len(joint) // MOST_TOGETHER))))]

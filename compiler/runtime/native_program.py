@@ -127,7 +127,7 @@ def one_product(step: Extern, index: int, algorithm: tuple[bytes, int] | tuple[(
         slots.append((SLOT_INPUT, i, DTYPE_CODES[b.dtype], b.dtype.itemsize, len(b.shape), len(values), 0))
         values += [as_expr(x).value for x in (*b.shape, *b.stride)]
     at = tuple(range(len(slots)))
-    operands = (*((ARG_INPUT, i) for i in at[1:]), *((ARG_OBJECT, x) for x in step.args[len(at) - 1 :]))
+    operands = (*((ARG_INPUT, i) for i in at[1:]), *((ARG_OBJECT, arg) for arg in step.args[len(at) - 1 :]))
     call = (direct_function(step.out_variant), (*operands, (ARG_INPUT, 0)), step.out_names or ("out",), (), False)
     return native.Program(
         len(slots),
@@ -266,7 +266,7 @@ class ProgramBuilder:
                 self.addressed.update(id(b) for b in used)
             for b in used:
                 self.last[id(self._root(b))] = at
-        for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs])):
+        for b in (*_buffers(s.mutations), *_buffers([output.value for output in s.outputs])):
             self.tensors.add(id(self._root(b)))
             self.pinned.add(id(self._root(b)))
         stay = {i for i, _ in s.mutations} | set(s.written) | _input_numbers(s.outputs)
@@ -277,7 +277,7 @@ class ProgramBuilder:
     def _seen(self) -> set[int]:
         """ids of the buffers that Python sees as tensors, and of those that these are views of."""
         s = self.s
-        seen = {id(b) for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs]))}
+        seen = {id(b) for b in (*_buffers(s.mutations), *_buffers([output.value for output in s.outputs]))}
         for step in reversed(s.steps):
             if isinstance(step, Extern) and not self._in_c(step):
                 seen.update(id(b) for b in _buffers((step.args, step.kwargs, step.outputs)))
@@ -285,8 +285,8 @@ class ProgramBuilder:
                 seen.add(id(step.base))
         return seen
 
-    def _root(self, b: Buffer) -> Buffer:
-        return self.root.get(id(b), b)
+    def _root(self, buffer: Buffer) -> Buffer:
+        return self.root.get(id(buffer), buffer)
 
     def _in_c(self, step: Extern) -> bool:
         """Whether one of torch's C functions runs it, which sees memory by its address."""
@@ -334,8 +334,8 @@ class ProgramBuilder:
                         STEP_KERNEL,
                         self.kernels[self.g.of(step).name],
                         slots,
-                        tuple(self._value(as_expr(e)) for e in step.sizes),
-                        tuple(self._param(p) for p in step.params),
+                        tuple(self._value(as_expr(size)) for size in step.sizes),
+                        tuple(self._param(param) for param in step.params),
                     )
                 )
             elif isinstance(step, Extern):
@@ -361,12 +361,12 @@ class ProgramBuilder:
         if s.uncounted:
             steps.append((STEP_CALL, (unseen_writes.note, (), (), (), False)))
         raised = s.changed_results()
-        outputs = [self._output(o, raised.get(k, 0)) for k, o in enumerate(s.outputs)]
+        outputs = [self._output(output, raised.get(k, 0)) for k, output in enumerate(s.outputs)]
         scratch = self._place_the_varying()
-        names = sorted({n for e in self.values for n in e.symbol_names()})
-        if any(n not in s.symbols for n in names):
+        names = sorted({name for value in self.values for name in value.symbol_names()})
+        if any(name not in s.symbols for name in names):
             raise NotInC
-        symbols = {n: (s.symbols[n][0], SYMBOL_KINDS[s.symbols[n][1]], s.symbols[n][2]) for n in names}
+        symbols = {name: (s.symbols[name][0], SYMBOL_KINDS[s.symbols[name][1]], s.symbols[name][2]) for name in names}
         parts = PlanParts(
             len(s.inputs) + len(self.pooled),
             -1 if self.g.cuda is None else self.g.cuda,
@@ -388,13 +388,13 @@ class ProgramBuilder:
             self.values += es
         return at
 
-    def _new(self, kind: int, index: int, b: Buffer, offset: int = 0) -> int:
-        code = DTYPE_CODES.get(b.dtype)
+    def _new(self, kind: int, index: int, buffer: Buffer, offset: int = 0) -> int:
+        code = DTYPE_CODES.get(buffer.dtype)
         if code is None:
             raise NotInC
-        dims = tuple(as_expr(x) for x in (*b.shape, *b.stride))
+        dims = tuple(as_expr(x) for x in (*buffer.shape, *buffer.stride))
         self.slots.append(
-            [kind, index, code, b.dtype.itemsize, len(b.shape), self._value(*dims) if dims else 0, offset]
+            [kind, index, code, buffer.dtype.itemsize, len(buffer.shape), self._value(*dims) if dims else 0, offset]
         )
         return len(self.slots) - 1
 
@@ -402,16 +402,16 @@ class ProgramBuilder:
         self.constants.append(x)
         return len(self.constants) - 1
 
-    def _slot(self, b: Buffer) -> int:
-        at = self.slot_of.get(id(b))
+    def _slot(self, buffer: Buffer) -> int:
+        at = self.slot_of.get(id(buffer))
         if at is None:
-            if id(b) in self.input_at:
-                at = self._new(SLOT_INPUT, self.input_at[id(b)], b)
-            elif b.name in self.s.constants:
-                at = self._new(SLOT_CONSTANT, self._constant(self.s.constants[b.name]), b)
+            if id(buffer) in self.input_at:
+                at = self._new(SLOT_INPUT, self.input_at[id(buffer)], buffer)
+            elif buffer.name in self.s.constants:
+                at = self._new(SLOT_CONSTANT, self._constant(self.s.constants[buffer.name]), buffer)
             else:
                 raise NotInC
-            self.slot_of[id(b)] = at
+            self.slot_of[id(buffer)] = at
         return at
 
     def _param(self, p: Any) -> int:
@@ -419,17 +419,17 @@ class ProgramBuilder:
         return next(i for i, x in enumerate(self.s.inputs) if isinstance(x, tuple) and x[1] == name)
 
     # ---- memory
-    def _alias(self, b: Buffer, base: Buffer, n_bytes: Expr) -> None:
-        """`b` is a place inside of what `base` is."""
+    def _alias(self, buffer: Buffer, base: Buffer, n_bytes: Expr) -> None:
+        """`buffer` is a place inside of what `base` is."""
         slot = self._slot(base)
         if self.slots[slot][0] == SLOT_ALIAS:
             n_bytes, slot = self.values[self.slots[slot][6]] + n_bytes, self.slots[slot][1]
-        self.slot_of[id(b)] = self._new(SLOT_ALIAS, slot, b, self._value(n_bytes))
-        if id(b) in self.seen:
-            self.views_of.setdefault(slot, []).append(self.slot_of[id(b)])
+        self.slot_of[id(buffer)] = self._new(SLOT_ALIAS, slot, buffer, self._value(n_bytes))
+        if id(buffer) in self.seen:
+            self.views_of.setdefault(slot, []).append(self.slot_of[id(buffer)])
 
-    def _release(self, b: Buffer, free_after: dict[int, list[int]]) -> None:
-        root = self._root(b)
+    def _release(self, buffer: Buffer, free_after: dict[int, list[int]]) -> None:
+        root = self._root(buffer)
         if id(root) not in self.pinned:
             free_after.setdefault(self.last.get(id(root), -1), []).append(self.slot_of[id(root)])
 
@@ -440,7 +440,11 @@ class ProgramBuilder:
             self._alias(b, step.reuse, ZERO)
             return False
         if id(b) in self.tensors:
-            wanted = self._from_pool(b) if any(o.kind == "buffer" and o.value is b for o in self.s.outputs) else None
+            wanted = (
+                self._from_pool(b)
+                if any(output.kind == "buffer" and output.value is b for output in self.s.outputs)
+                else None
+            )
             if wanted is not None:
                 self.slot_of[id(b)] = self._new(SLOT_INPUT, len(self.s.inputs) + len(self.pooled), b)
                 self.pooled.append(wanted)
@@ -467,15 +471,17 @@ class ProgramBuilder:
         total = static + self.block.varying
         return -1 if total is ZERO else self._value(total)
 
-    def _from_pool(self, b: Buffer) -> output_pool.Wanted | None:
+    def _from_pool(self, buffer: Buffer) -> output_pool.Wanted | None:
         limit = int(self.opts.get("output_pool_mb", 0)) << 20
-        dims = [as_expr(x) for x in (*b.shape, *b.stride)]
-        if not limit or self.g.cuda is not None or any(not e.is_const for e in dims):
+        dims = [as_expr(x) for x in (*buffer.shape, *buffer.stride)]
+        if not limit or self.g.cuda is not None or any(not dim.is_const for dim in dims):
             return None
-        shape, stride = (tuple(e.value for e in part) for part in (dims[: len(b.shape)], dims[len(b.shape) :]))
-        n_bytes = output_pool.strides_reach(shape, stride, b.dtype.itemsize)
+        shape, stride = (
+            tuple(e.value for e in part) for part in (dims[: len(buffer.shape)], dims[len(buffer.shape) :])
+        )
+        n_bytes = output_pool.strides_reach(shape, stride, buffer.dtype.itemsize)
         return (
-            output_pool.Wanted(shape, stride, b.dtype, n_bytes, limit)
+            output_pool.Wanted(shape, stride, buffer.dtype, n_bytes, limit)
             if output_pool.LEAST_BYTES <= n_bytes <= limit
             else None
         )
@@ -505,11 +511,11 @@ class ProgramBuilder:
                 )
             return (STEP_CALL, call)
         outs = []
-        for b in step.outputs:
-            outs.append(-1 if b is None else self._new(SLOT_RESULT, int(id(b) in self.addressed), b))
-            if b is not None:
-                self.slot_of[id(b)] = outs[-1]
-                self._release(b, free_after)
+        for output in step.outputs:
+            outs.append(-1 if output is None else self._new(SLOT_RESULT, int(id(output) in self.addressed), output))
+            if output is not None:
+                self.slot_of[id(output)] = outs[-1]
+                self._release(output, free_after)
         returns = step.op._schema.returns
         single = len(returns) == 1 and len(outs) == 1 and not str(returns[0].type).startswith("List")
         call = (self.function(op), tuple(args), tuple(names), tuple(outs), single)
@@ -559,8 +565,8 @@ class ProgramBuilder:
         return ARG_OBJECT, x
 
     # ---- results
-    def _output(self, o: OutputSpec, changes: int) -> tuple[int, Any]:
-        kind, what = self._unchanged_output(o)
+    def _output(self, spec: OutputSpec, changes: int) -> tuple[int, Any]:
+        kind, what = self._unchanged_output(spec)
         if not changes:
             return kind, what
         if kind == OUT_CALL:
@@ -568,30 +574,30 @@ class ProgramBuilder:
         made = (ARG_SLOT if kind == OUT_SLOT else ARG_INPUT, what)
         return OUT_CALL, (changed, (made, (ARG_OBJECT, changes)), (), (), False)
 
-    def _unchanged_output(self, o: OutputSpec) -> tuple[int, Any]:
-        if o.kind == "buffer":
-            if id(o.value) in self.input_at:
-                return OUT_INPUT, self.input_at[id(o.value)]
-            slot = self._slot(o.value)
+    def _unchanged_output(self, spec: OutputSpec) -> tuple[int, Any]:
+        if spec.kind == "buffer":
+            if id(spec.value) in self.input_at:
+                return OUT_INPUT, self.input_at[id(spec.value)]
+            slot = self._slot(spec.value)
             kind, index = self.slots[slot][:2]
             if kind == SLOT_ALIAS and self.slots[index][0] in (SLOT_INPUT, SLOT_CONSTANT):
                 raise NotInC  # a view of what came in: not for C to say what autograd is to make of it
             return (OUT_INPUT, index) if kind == SLOT_INPUT else (OUT_SLOT, slot)  # (memory of the pool's came in)
-        if o.kind == "input":
-            return OUT_INPUT, o.value
-        if o.kind == "int":
-            return OUT_VALUE, self._value(as_expr(o.value))
-        if o.kind == "const":
-            return OUT_CONSTANT, self._constant(o.value)
-        if o.kind != "view":
+        if spec.kind == "input":
+            return OUT_INPUT, spec.value
+        if spec.kind == "int":
+            return OUT_VALUE, self._value(as_expr(spec.value))
+        if spec.kind == "const":
+            return OUT_CONSTANT, self._constant(spec.value)
+        if spec.kind != "view":
             raise NotInC
-        base, shape, stride, offset = o.value
+        base, shape, stride, offset = spec.value
         seen = (ARG_INPUT, base) if isinstance(base, int) else self._arg(base)
-        if seen[0] == ARG_SLOT and is_whole(self.s, o) and self.slots[seen[1]][0] in (SLOT_OWN, SLOT_RESULT):
+        if seen[0] == ARG_SLOT and is_whole(self.s, spec) and self.slots[seen[1]][0] in (SLOT_OWN, SLOT_RESULT):
             return OUT_SLOT, seen[1]
         dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
-        function = detached_view if o.detached else view_of
-        return OUT_CALL, (function, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
+        function = detached_view if spec.detached else view_of
+        return OUT_CALL, (function, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, spec.dtype)), (), (), False)
 
 
 def _changed(changes: int, view: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
@@ -627,7 +633,7 @@ def gemm_of(step: Extern) -> tuple:
         or kind is None
         or out_kind is None
         or len(a.shape) != 2
-        or any(not e.is_const for e in dims)
+        or any(not dim.is_const for dim in dims)
         or any(t.dtype != a.dtype for t in operands_of(step))
     ):
         return ()
@@ -641,18 +647,22 @@ def gemm_of(step: Extern) -> tuple:
     return kind, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd, out_kind
 
 
-def _leading(t: Buffer) -> tuple[int, int] | None:
+def _leading(buffer: Buffer) -> tuple[int, int] | None:
     """(stride of the rows, 0) of a matrix of static sizes that lies by rows, (stride of the columns, 1) by columns;
     None otherwise.
     """
-    (rows, columns), (r, c) = (tuple(as_expr(x).value for x in part) for part in (t.shape, t.stride))
+    (rows, columns), (r, c) = (tuple(as_expr(x).value for x in part) for part in (buffer.shape, buffer.stride))
     return (r, 0) if c == 1 and r >= columns else (c, 1) if r == 1 and c >= rows else None
 
 
 def _input_numbers(outputs: list[OutputSpec]) -> set[int]:
     """The inputs that results are, or are views of."""
-    firsts = (o.value[0] if o.kind == "view" else o.value for o in outputs if o.kind in ("input", "view"))
-    return {i for i in firsts if type(i) is int}
+    firsts = (
+        output.value[0] if output.kind == "view" else output.value
+        for output in outputs
+        if output.kind in ("input", "view")
+    )
+    return {first for first in firsts if type(first) is int}
 
 
 def _buffers(x: Any) -> list[Buffer]:

@@ -72,13 +72,13 @@ def _references(base: torch.Tensor) -> tuple[int, int]:
 def take(w: Wanted) -> torch.Tensor:
     """A tensor of uninitialised memory, from a free storage of exactly this size or from a new one."""
     with _lock:
-        for key, k in list(_kept.items()):
-            if k.nbytes == w.nbytes and k.free():
-                if not k.unchanged():
+        for key, value in list(_kept.items()):
+            if value.nbytes == w.nbytes and value.free():
+                if not value.unchanged():
                     del _kept[key]
                     continue
                 _kept.move_to_end(key)
-                return _tensor(k.base, w)
+                return _tensor(value.base, w)
         base = torch.empty(w.nbytes, dtype=torch.uint8, device="cpu")
         _make_room(w)
         if sum(k.nbytes for k in _kept.values()) + w.nbytes <= w.limit:
@@ -94,12 +94,12 @@ def _tensor(base: torch.Tensor, w: Wanted) -> torch.Tensor:
 def _make_room(w: Wanted) -> None:
     """Let go of free blocks, the oldest first, until the new one fits."""
     total = sum(k.nbytes for k in _kept.values()) + w.nbytes
-    for key, k in list(_kept.items()):
+    for key, value in list(_kept.items()):
         if total <= w.limit:
             return
-        if k.free():
+        if value.free():
             del _kept[key]
-            total -= k.nbytes
+            total -= value.nbytes
 
 
 def held() -> int:
@@ -116,4 +116,4 @@ def clear() -> None:
 
 def strides_reach(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
     """Bytes from the first element to the end of the last."""
-    return (1 + sum((n - 1) * s for n, s in zip(shape, stride))) * itemsize if 0 not in shape else 0
+    return (1 + sum((size - 1) * s for size, s in zip(shape, stride))) * itemsize if 0 not in shape else 0

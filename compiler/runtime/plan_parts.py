@@ -70,7 +70,7 @@ class PlanParts:
 
 def native_program(parts: PlanParts, as_planned: Callable) -> Any:
     """The plan as C runs it; None where its sizes are beyond 64 bits."""
-    varying = list(dict.fromkeys(e for e in parts.values if not e.is_const))
+    varying = list(dict.fromkeys(value for value in parts.values if not value.is_const))
     place = {name: i for i, name in enumerate(parts.symbols)}
     computed = tuple(stack_code(e, place, native.OPCODES) for e in varying)
     if None in computed:
@@ -80,9 +80,9 @@ def native_program(parts: PlanParts, as_planned: Callable) -> Any:
         parts.n_inputs,
         parts.device,
         tuple(parts.symbols.values()),
-        tuple(e.value if e.is_const else 0 for e in parts.values),
+        tuple(value.value if value.is_const else 0 for value in parts.values),
         computed,
-        tuple(at_value.get(e, -1) for e in parts.values),
+        tuple(at_value.get(value, -1) for value in parts.values),
         tuple(parts.slots),
         tuple(parts.steps),
         tuple(parts.outputs),

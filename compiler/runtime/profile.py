@@ -40,13 +40,13 @@ def profile(graph: CompiledGraph, inputs: tuple, budget: float = 0.05) -> Profil
     none."""
     if not isinstance(graph, CompiledGraph) or graph.how == "eager":
         raise ValueError("kernels are timed one by one in a graph that was compiled")
-    library = {n: f for n, f in graph.generated.host.names.items() if callable(f) and n not in _ALLOCATIONS}
+    library = {name: f for name, f in graph.generated.host.names.items() if callable(f) and name not in _ALLOCATIONS}
     run = _on_device if graph.generated.cuda is not None else _on_host
     rounds = run(graph, library, inputs, budget)
     middle = {n: median(r.get(n, 0.0) for r in rounds) for n in rounds[0]}
     return Profile(
-        {n: t for n, t in middle.items() if n in graph.kernels},
-        {n: t for n, t in middle.items() if n in library},
+        {key: value for key, value in middle.items() if key in graph.kernels},
+        {key: value for key, value in middle.items() if key in library},
         len(rounds),
     )
 
@@ -57,10 +57,10 @@ def _on_host(
     """Seconds by name, for each run."""
     spent: dict[str, float] = {}
 
-    def timed(name: str, f: Callable) -> Callable:
+    def timed(name: str, fn: Callable) -> Callable:
         def run(*args: Any, **kwargs: Any) -> Any:
             t0 = time.perf_counter()
-            out = f(*args, **kwargs)
+            out = fn(*args, **kwargs)
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - t0 - clock
             return out
 
@@ -73,8 +73,8 @@ def _on_host(
     clock = spent.pop("") / 1000
     plan = python_plan(
         graph.generated,
-        {n: timed(n, k) for n, k in graph.kernels.items()},
-        {n: timed(n, f) for n, f in library.items()},
+        {key: timed(key, kernel) for key, kernel in graph.kernels.items()},
+        {key: timed(key, value) for key, value in library.items()},
     )
     plan(*inputs)
     rounds: list[dict[str, float]] = []
@@ -82,7 +82,7 @@ def _on_host(
     while len(rounds) < _MOST_RUNS and (time.perf_counter() < end or not rounds):
         spent.clear()
         plan(*inputs)
-        rounds.append({n: max(0.0, t) for n, t in spent.items()})
+        rounds.append({key: max(0.0, value) for key, value in spent.items()})
     return rounds
 
 
@@ -92,18 +92,18 @@ def _on_device(
     """Seconds by name, for each run, by the GPU's clock."""
     marks: list[tuple[str, Any, Any]] = []
 
-    def timed(name: str, f: Callable) -> Callable:
+    def timed(name: str, fn: Callable) -> Callable:
         def run(*args: Any, **kwargs: Any) -> Any:
             before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             before.record()
-            out = f(*args, **kwargs)
+            out = fn(*args, **kwargs)
             after.record()
             marks.append((name, before, after))
             return out
 
         return run
 
-    plan = python_plan(graph.generated, {n: timed(n, f) for n, f in {**library, **graph.kernels}.items()})
+    plan = python_plan(graph.generated, {key: timed(key, value) for key, value in {**library, **graph.kernels}.items()})
     rounds: list[dict[str, float]] = []
     with torch.cuda.device(graph.generated.cuda):
         plan(*inputs)

@@ -52,7 +52,7 @@ def form_of(schema: Any) -> str:
         return _KINDS[text] if inner is text else _KINDS[inner[:-1]] + "?"
 
     try:
-        return " ".join([*(kind(a.type) for a in schema.arguments), ">", *(kind(r.type) for r in schema.returns)])
+        return " ".join([*(kind(arg.type) for arg in schema.arguments), ">", *(kind(r.type) for r in schema.returns)])
     except KeyError:
         return ""
 
@@ -80,13 +80,13 @@ def torch_call(step: Extern, device: str) -> TorchCall | None:
         return None
     address = native.torch_function(f"aoti_torch_{device}_{name}")
     kinds, _, results = (part.split() for part in FORMS[name].partition(">"))
-    given = {a.name: a.default_value for a in schema.arguments} | step.kwargs
+    given = {arg.name: arg.default_value for arg in schema.arguments} | step.kwargs
     given.update(zip(given, step.args))
     arguments = tuple(zip(kinds, given.values(), strict=True))
     if (
         not address
-        or not all(_known(*a) for a in arguments)
-        or any(kind != "T" and b is not None for kind, b in zip(results, step.outputs, strict=True))
+        or not all(_known(*arg) for arg in arguments)
+        or any(kind != "T" and output is not None for kind, output in zip(results, step.outputs, strict=True))
     ):
         return None
     return TorchCall(address, arguments, tuple(results))

@@ -101,9 +101,9 @@ def _span(row: tuple, origin: int) -> Span | None:
 def _nested(spans: list[Span]) -> list[Span]:
     """Give each span its parent: the innermost that has not ended when it begins. Spans come by their begin."""
     opened: list[int] = []
-    for i, s in enumerate(spans):
-        while opened and i and spans[opened[-1]].begin + spans[opened[-1]].seconds <= s.begin:
+    for i, span in enumerate(spans):
+        while opened and i and spans[opened[-1]].begin + spans[opened[-1]].seconds <= span.begin:
             opened.pop()
-        s.parent = opened[-1] if opened else (0 if i else -1)
+        span.parent = opened[-1] if opened else (0 if i else -1)
         opened.append(i)
     return spans

@@ -29,14 +29,14 @@ _PROTOCOL = ("__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__",
 _LARGEST_TABLE = 256
 
 
-def rely_on_class(m: Machine, cls: type) -> None:
+def rely_on_class(machine: Machine, cls: type) -> None:
     """Rely on how a wrapper class makes its tensors, and on what it makes of operators."""
-    _Reader(m, cls).read()
+    _Reader(machine, cls).read()
 
 
 class _Reader:
-    def __init__(self, m: Machine, cls: type):
-        self.m, self.cls = m, cls
+    def __init__(self, machine: Machine, cls: type):
+        self.m, self.cls = machine, cls
         self.seen: set[int] = set()
 
     def read(self) -> None:
@@ -99,7 +99,7 @@ class _Reader:
             return
         if type(table) is dict:
             world.guard(source, "DICT_KEYS", tuple(table), "table of a tensor class")
-            parts = [(S.dict_value(source, k), v) for k, v in table.items()]
+            parts = [(S.dict_value(source, key), item) for key, item in table.items()]
         else:
             world.guard(source, "LEN", len(table), "table of a tensor class")
             parts = [(S.item(source, i), v) for i, v in enumerate(table)]

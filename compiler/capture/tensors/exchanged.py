@@ -85,27 +85,27 @@ def exchanged_attribute(cls: type, name: str) -> Any:
     return MISSING if found is _original(cls, name) else found
 
 
-def bound_attribute(m: Machine, t: TraceTensor, cls: type, name: str, raw: Any) -> Any:
+def bound_attribute(machine: Machine, tensor: TraceTensor, cls: type, name: str, raw: Any) -> Any:
     """`t.name` where the class has `raw`, which the program put there."""
     kind = type(raw)
     if isinstance(raw, property):
-        return m.call(raw.fget, [t])
+        return machine.call(raw.fget, [tensor])
     if kind is types.FunctionType:
-        return types.MethodType(raw, t)
+        return types.MethodType(raw, tensor)
     if kind is staticmethod:
         return raw.__func__
     if kind is classmethod:
         return types.MethodType(raw.__func__, cls)
     if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
-        return raw.__get__(t)
+        return raw.__get__(tensor)
     if kind is types.GetSetDescriptorType and _original(cls, raw.__name__) is raw:
-        return m.getattr(t, raw.__name__)
+        return machine.getattr(tensor, raw.__name__)
     getter = class_attribute(kind, "__get__")
     if isinstance(getter, types.FunctionType):
-        return m.call(getter, [raw, t, cls])
+        return machine.call(getter, [raw, tensor, cls])
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
         raise Break("unknown_object", f"torch.Tensor.{name} was replaced by a {kind.__name__}")
-    return m.world.load(raw, S.attr(m.world.anchor(cls), name), "class attribute")
+    return machine.world.load(raw, S.attr(machine.world.anchor(cls), name), "class attribute")
 
 
 def special_method_exchanged() -> str:
@@ -153,7 +153,7 @@ def method_target(name: str) -> Any:
     return name if original is MISSING else original
 
 
-def function_target(m: Machine, fn: Any) -> Any:
+def function_target(machine: Machine, fn: Any) -> Any:
     """What a node that calls `fn` is to call: the function, while its name in torch gives it, which is relied on; else
     one that has it at hand.
     """
@@ -169,7 +169,7 @@ def function_target(m: Machine, fn: Any) -> Any:
         return fn if class_attribute(owner, name) is fn else _at_hand(fn)
     if vars(owner).get(name) is not fn:
         return _at_hand(fn)
-    m.world.guard(S.attr(m.world.anchor(owner), name), "ID", fn, "function of torch")
+    machine.world.guard(S.attr(machine.world.anchor(owner), name), "ID", fn, "function of torch")
     return fn
 
 
@@ -243,7 +243,7 @@ def _module_of(fn: types.FunctionType) -> types.ModuleType | None:
     return module if module is not None and vars(module) is fn.__globals__ else None
 
 
-def relies_on_parts(m: Machine, fn: types.FunctionType) -> bool:
+def relies_on_parts(machine: Machine, fn: types.FunctionType) -> bool:
     """Whether what a function of torch calls is torch's own, which is then relied on; else it is to be interpreted."""
     calls, names = _parts_of(fn)
     if any(exchanged_attribute(torch.Tensor, name) is not MISSING for name in names):
@@ -252,5 +252,5 @@ def relies_on_parts(m: Machine, fn: types.FunctionType) -> bool:
         value = vars(module).get(name)
         if not is_torchs_own(value):
             return False
-        m.world.guard(S.attr(m.world.anchor(module), name), "ID", value, "function of torch")
+        machine.world.guard(S.attr(machine.world.anchor(module), name), "ID", value, "function of torch")
     return True

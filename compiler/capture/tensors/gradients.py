@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 __all__ = ["set_grad"]
 
 
-def set_grad(m: Machine, leaf: TraceTensor, value: TraceTensor | None) -> None:
+def set_grad(machine: Machine, leaf: TraceTensor, value: TraceTensor | None) -> None:
     """leaf.grad = value, when the entry runs. Of a leaf that was made inside, the gradient is read inside alone: one
     that leaves the captured part is made without a graph, the backward pass included."""
-    real = m.world.reals.get(id(leaf))
-    m.world.pending.setdefault(id(leaf), {})["grad"] = value
+    real = machine.world.reals.get(id(leaf))
+    machine.world.pending.setdefault(id(leaf), {})["grad"] = value
     if real is not None:
-        m.effects.set_attribute(real, "grad", value)
+        machine.effects.set_attribute(real, "grad", value)
     else:
-        m.world.keep.append(leaf)
-        m.origins.setdefault(id(leaf), m.root_index)
+        machine.world.keep.append(leaf)
+        machine.origins.setdefault(id(leaf), machine.root_index)

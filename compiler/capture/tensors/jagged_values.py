@@ -156,8 +156,8 @@ def holds_nested(value: Any, depth: int = 0) -> bool:
     if type(value) is Subclassed:
         return value.nested is not None
     if type(value) in (list, tuple) and depth < 4:
-        return any(holds_nested(v, depth + 1) for v in value)
-    return type(value) is dict and depth < 4 and any(holds_nested(v, depth + 1) for v in value.values())
+        return any(holds_nested(item, depth + 1) for item in value)
+    return type(value) is dict and depth < 4 and any(holds_nested(item, depth + 1) for item in value.values())
 
 
 # --- from outside
@@ -167,7 +167,7 @@ def load_jagged(world: World, real: Any, source: Source) -> Subclassed:
     if not world.opts.nested:
         raise Skip(f"the tensor `{source.name()}` is a nested tensor, which the backend does not know; {_AS_IT_IS}")
     inner = [t for t in (real._values, real._offsets, real._lengths) if t is not None]
-    if type(real) is not nested_class() or any(type(t) not in PLAIN_TENSORS for t in inner):
+    if type(real) is not nested_class() or any(type(axis) not in PLAIN_TENSORS for axis in inner):
         raise Skip(
             f"the tensor `{source.name()}` is a {type(real).__name__} over tensors of other classes; {_AS_IT_IS}"
         )
@@ -199,14 +199,14 @@ def load_jagged(world: World, real: Any, source: Source) -> Subclassed:
     return made
 
 
-def _number(m: Machine, source: Source, real: Any) -> Any:
+def _number(machine: Machine, source: Source, real: Any) -> Any:
     """What is asked for, as a symbol."""
     number = source.key(real)
-    symbol = m.env.create_int(number, source)
+    symbol = machine.env.create_int(number, source)
     if isinstance(symbol, int):
-        m.world.guard(source, "EQUALS", number, "the length of a sequence")
+        machine.world.guard(source, "EQUALS", number, "the length of a sequence")
     else:
-        m.world.guard(source, "INT_SYMBOL", m.env.to_expr(symbol), "the length of a sequence")
+        machine.world.guard(source, "INT_SYMBOL", machine.env.to_expr(symbol), "the length of a sequence")
     return symbol
 
 
@@ -226,30 +226,30 @@ def _input(world: World, real: Any, source: Source, at: Source) -> TraceTensor:
     return trace
 
 
-def _stand_in(m: Machine, values: Any, offsets: Any, lengths: Any, ragged_idx: int, cache: dict) -> Subclassed:
-    m.subclassed = True
+def _stand_in(machine: Machine, values: Any, offsets: Any, lengths: Any, ragged_idx: int, cache: dict) -> Subclassed:
+    machine.subclassed = True
     made = Subclassed(nested_class(), _NoPlain())  # type: ignore[arg-type]
     made.nested = make_jagged(values, offsets, lengths, ragged_idx)
     made.nested._metadata_cache = cache
-    m.ragged_sizes[made.nested._size[ragged_idx].node.nested_int()] = offsets if lengths is None else lengths
+    machine.ragged_sizes[made.nested._size[ragged_idx].node.nested_int()] = offsets if lengths is None else lengths
     return made
 
 
-def like_nested(m: Machine, s: Subclassed, values: TraceTensor) -> Subclassed:
+def like_nested(machine: Machine, subclassed: Subclassed, values: TraceTensor) -> Subclassed:
     """A nested tensor of these values with the sequences of another one."""
-    t = s.nested
-    return m.world.create(_stand_in(m, values, t._offsets, t._lengths, t._ragged_idx, t._metadata_cache))
+    t = subclassed.nested
+    return machine.world.create(_stand_in(machine, values, t._offsets, t._lengths, t._ragged_idx, t._metadata_cache))
 
 
 # --- calls
-def operate_jagged(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def operate_jagged(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """A function of torch, or an operator of Python, that is given nested tensors."""
     name = getattr(fn, "__name__", "")
     if fn is getattr:
-        return _fact(m, args[0], args[1])
+        return _fact(machine, args[0], args[1])
     if type(fn).__name__ == "method-wrapper" and name == "__get__":
-        return _fact(m, args[0], fn.__self__.__name__)
-    written = _written(m, name, args) if _writes(name) else None
+        return _fact(machine, args[0], fn.__self__.__name__)
+    written = _written(machine, name, args) if _writes(name) else None
     if written is None and _writes(name) or "out" in kwargs or name in _OF_THE_OBJECT:
         raise Break("unsupported", f"{name} of a nested tensor is not captured")
     instances: list[Any] = []
@@ -262,10 +262,10 @@ def operate_jagged(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
             return value.nested
         if type(value) in (list, tuple):
             return type(value)(map(instance, value))
-        return {k: instance(v) for k, v in value.items()} if type(value) is dict else value
+        return {key: instance(item) for key, item in value.items()} if type(value) is dict else value
 
-    args, kwargs = [instance(a) for a in args], {k: instance(v) for k, v in kwargs.items()}
-    result = _run(m, fn, args, kwargs, instances)
+    args, kwargs = [instance(arg) for arg in args], {key: instance(value) for key, value in kwargs.items()}
+    result = _run(machine, fn, args, kwargs, instances)
     if written is None:
         return result
     if type(result) is not Subclassed or result.nested._values is not written.nested._values:
@@ -273,10 +273,10 @@ def operate_jagged(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     return written
 
 
-def _written(m: Machine, name: str, args: list) -> Any:
+def _written(machine: Machine, name: str, args: list) -> Any:
     """The nested tensor whose values a call writes to; None where they are not all that eager would change: of one from
     outside the version, too, which autograd looks at."""
-    first, world = args[0] if args else None, m.world
+    first, world = args[0] if args else None, machine.world
     if type(first) is not Subclassed or id(first) in world.reals or name.strip("_") in _NOT_VALUES:
         return None
     memory = first.nested._values.tt_storage
@@ -304,16 +304,16 @@ def _writes(name: str) -> bool:
     )
 
 
-def _run(m: Machine, fn: Any, args: list, kwargs: dict, instances: list) -> Any:
+def _run(machine: Machine, fn: Any, args: list, kwargs: dict, instances: list) -> Any:
     """The call, once more where it needed a length that has to be asked for."""
     while True:
-        call, given = JaggedCall.of(fn, args, kwargs, m.ragged_sizes)
+        call, given = JaggedCall.of(fn, args, kwargs, machine.ragged_sizes)
         written_inside()
         try:
-            new = _natively(m, call, given)
+            new = _natively(machine, call, given)
             break
         except DataDependentError as e:
-            if not _ask(m, e, instances):
+            if not _ask(machine, e, instances):
                 raise Break(
                     "data_dependent_shape",
                     f"{getattr(fn, '__name__', fn)} of a nested tensor needs the lengths of its sequences",
@@ -322,33 +322,33 @@ def _run(m: Machine, fn: Any, args: list, kwargs: dict, instances: list) -> Any:
         except NotImplementedError as e:
             raise Break("unsupported", f"{getattr(fn, '__name__', fn)} of a nested tensor: {e}") from None
     if (written := written_inside()) or new:
-        m.graph.record("call_function", call, tuple(given), {}, new)
-        m.graph.writes_to(written)
+        machine.graph.record("call_function", call, tuple(given), {}, new)
+        machine.graph.writes_to(written)
 
     def nested(pattern: Nested, values: Any, offsets: Any, lengths: Any) -> Any:
         if pattern.family >= 0:
             cache = instances[pattern.family]._metadata_cache
         else:
-            cache = {name: _Known((n,)) for name, n in zip(_LENGTHS, pattern.lengths) if n is not None}
-        return m.world.create(_stand_in(m, values, offsets, lengths, pattern.ragged_idx, cache))
+            cache = {name: _Known((length,)) for name, length in zip(_LENGTHS, pattern.lengths) if length is not None}
+        return machine.world.create(_stand_in(machine, values, offsets, lengths, pattern.ragged_idx, cache))
 
     return call.value(given, new, nested)
 
 
-def _natively(m: Machine, call: JaggedCall, given: list) -> tuple:
+def _natively(machine: Machine, call: JaggedCall, given: list) -> tuple:
     try:
         return call(*given)
     except (DataDependentError, NotImplementedError):
         raise
     except Exception as e:
-        return m.native(_again, e)
+        return machine.native(_again, e)
 
 
-def _again(e: Exception) -> Any:
-    raise e
+def _again(error: Exception) -> Any:
+    raise error
 
 
-def _ask(m: Machine, error: DataDependentError, instances: list) -> bool:
+def _ask(machine: Machine, error: DataDependentError, instances: list) -> bool:
     """Whether a call failed for want of a length, which is known from now on."""
     at, found = error.__traceback__, None
     while at is not None:
@@ -359,51 +359,55 @@ def _ask(m: Machine, error: DataDependentError, instances: list) -> bool:
     if found is None:
         return False
     name, nested = found
-    mine = [t for t in instances if t._offsets is nested._offsets and t._lengths is nested._lengths]
-    return any([_learn(m, t, name) for t in mine])
+    mine = [
+        instance
+        for instance in instances
+        if instance._offsets is nested._offsets and instance._lengths is nested._lengths
+    ]
+    return any([_learn(machine, t, name) for t in mine])
 
 
-def _learn(m: Machine, nested: Any, name: str) -> bool:
+def _learn(machine: Machine, nested: Any, name: str) -> bool:
     """Make a length of a nested tensor known; False where it is, or where nobody can be asked. What torch would keep of
     it, it keeps once the entry has run."""
     keeper = nested._offsets if nested._lengths is None else nested._lengths
-    owner = m.ragged.get(id(keeper))
+    owner = machine.ragged.get(id(keeper))
     if name in nested._metadata_cache or name in ("span", "rows") and nested.__dict__.get(name) is not None:
         return False
     if owner is not None:
-        source, real = m.world.sources[id(owner)], m.world.reals[id(owner)]
-    elif nested._lengths is None and name != "min_seqlen" and m.world.reals.get(id(keeper)) is not None:
-        real = m.world.reals[id(keeper)]
-        source = m.world.sources[id(real)]
+        source, real = machine.world.sources[id(owner)], machine.world.reals[id(owner)]
+    elif nested._lengths is None and name != "min_seqlen" and machine.world.reals.get(id(keeper)) is not None:
+        real = machine.world.reals[id(keeper)]
+        source = machine.world.sources[id(real)]
     else:
         return False
-    if id(keeper.tt_storage) in m.graph.written:
+    if id(keeper.tt_storage) in machine.graph.written:
         return False
     if name == "rows":
         sequences = range(int(keeper.shape[0]) - 1)
-        nested.rows = tuple(_number(m, S.asked(source, _LengthAt(i)), real) for i in sequences)
+        nested.rows = tuple(_number(machine, S.asked(source, _LengthAt(sequence)), real) for sequence in sequences)
         return True
-    number = _number(m, S.asked(source, _Length(name)), real)
+    number = _number(machine, S.asked(source, _Length(name)), real)
     if name == "span":
         nested.span = number
         return True
     nested._metadata_cache[name] = _Known((number,))
     if owner is not None and owner.nested._metadata_cache is nested._metadata_cache:
-        m.effects.set_attribute(owner, _LENGTHS[name][1], m.call(torch.zeros, [number, 0]))
+        machine.effects.set_attribute(owner, _LENGTHS[name][1], machine.call(torch.zeros, [number, 0]))
     return True
 
 
 # --- attributes
-def jagged_attribute(m: Machine, s: Subclassed, name: str) -> Any:
+def jagged_attribute(machine: Machine, subclassed: Subclassed, name: str) -> Any:
     """NotImplemented: an attribute of the class."""
     if name in _FIELDS:
-        return jagged_parts(s.nested)[_FIELDS[name]]
+        return jagged_parts(subclassed.nested)[_FIELDS[name]]
     if name == "_ragged_idx":
-        return s.nested._ragged_idx
+        return subclassed.nested._ragged_idx
     for key, (attribute, _) in _LENGTHS.items():
-        if name == attribute and (key in s.nested._metadata_cache or _learn(m, s.nested, key)):
-            return s.nested._metadata_cache[key].shape[0]
-    if name in s.nested.__dict__ or name in _HIDDEN or name in s.__dict__:
+        if name == attribute and (key in subclassed.nested._metadata_cache or _learn(machine, subclassed.nested, key)):
+            return subclassed.nested._metadata_cache[key].shape[0]
+    if name in subclassed.nested.__dict__ or name in _HIDDEN or name in subclassed.__dict__:
         raise Break("tensor_attribute", f"the attribute {name} of a nested tensor is read")
     return NotImplemented
 
@@ -414,21 +418,28 @@ _HIDDEN = frozenset(
 )
 
 
-def _fact(m: Machine, s: Any, name: str) -> Any:
+def _fact(machine: Machine, s: Any, name: str) -> Any:
     if name == "requires_grad":
         return s.nested._values.requires_grad
     if name not in _FACTS:
         raise Break("tensor_attribute", f"the attribute {name} of a nested tensor is read")
     value = getattr(s.nested, name)
-    return tuple(value) if isinstance(value, torch.Size) and any(isinstance(n, torch.SymInt) for n in value) else value
+    return (
+        tuple(value)
+        if isinstance(value, torch.Size) and any(isinstance(item, torch.SymInt) for item in value)
+        else value
+    )
 
 
 @python_function(("torch.nested", "nested_tensor_from_jagged"))
-def _from_jagged(m: Machine, *args: Any, **kwargs: Any) -> Any:
-    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
-    if not m.world.opts.nested:
+def _from_jagged(machine: Machine, *args: Any, **kwargs: Any) -> Any:
+    args, kwargs = (
+        [machine.deep_plain(arg) for arg in args],
+        {name: machine.deep_plain(value) for name, value in kwargs.items()},
+    )
+    if not machine.world.opts.nested:
         raise Break("unsupported", "a nested tensor is made, which the backend would not know")
-    return _run(m, torch.nested.nested_tensor_from_jagged, args, kwargs, [])
+    return _run(machine, torch.nested.nested_tensor_from_jagged, args, kwargs, [])
 
 
 # --- results
@@ -449,13 +460,15 @@ def _made(values: Any, offsets: Any, lengths: Any, ragged_idx: int, like: Any, l
 _made.__name__ = "nested_tensor"
 
 
-def write_jagged(w: EntryWriter, s: Subclassed) -> str:
+def write_jagged(writer: EntryWriter, subclassed: Subclassed) -> str:
     """The entry's expression for a nested tensor that was made inside."""
-    m, t = w.machine, s.nested
+    m, t = writer.machine, subclassed.nested
     keeper = t._offsets if t._lengths is None else t._lengths
     owner = m.ragged.get(id(keeper))
     like, lengths = "None", [t._maybe_max_seqlen, t._maybe_min_seqlen]
     if owner is not None and owner.nested._metadata_cache is t._metadata_cache:
-        like, lengths = w.load(m.world.sources[id(owner)]), [None, None]
-    given = ", ".join(w.value(part) for part in (*jagged_parts(t), t._ragged_idx))
-    return w.assign(s, f"{w.constant(_made)}({given}, {like}, {', '.join(map(w.value, lengths))})")
+        like, lengths = writer.load(m.world.sources[id(owner)]), [None, None]
+    given = ", ".join(writer.value(part) for part in (*jagged_parts(t), t._ragged_idx))
+    return writer.assign(
+        subclassed, f"{writer.constant(_made)}({given}, {like}, {', '.join(map(writer.value, lengths))})"
+    )

@@ -31,39 +31,39 @@ _NAMES = tuple(
 
 
 @python_function(("torch.nn.functional", "interpolate"))
-def _interpolate(m: Machine, x: Any, size: Any = None, *args: Any, **kwargs: Any) -> Any:
-    given = m.iterate(size) if isinstance(size, (list, tuple)) else [size]
+def _interpolate(machine: Machine, x: Any, size: Any = None, *args: Any, **kwargs: Any) -> Any:
+    given = machine.iterate(size) if isinstance(size, (list, tuple)) else [size]
     if type(x) is TraceTensor and any(type(s) is torch.SymInt for s in (*x.shape, *given)):
-        return interpret(m, torch.nn.functional.interpolate, [x, size, *args], kwargs)
-    return tensor_calls.call_function(m, torch.nn.functional.interpolate, [x, size, *args], kwargs)
+        return interpret(machine, torch.nn.functional.interpolate, [x, size, *args], kwargs)
+    return tensor_calls.call_function(machine, torch.nn.functional.interpolate, [x, size, *args], kwargs)
 
 
-def _resample(m: Machine, x: Any, size: Any = None, *rest: Any, fn: Any, below: Any, **kwargs: Any) -> Any:
+def _resample(machine: Machine, x: Any, size: Any = None, *rest: Any, fn: Any, below: Any, **kwargs: Any) -> Any:
     """`rest` ends with the scale factors; in front of them may stand align_corners."""
     if type(x) is TraceTensor and rest and not kwargs:
         *more, factors = rest
-        sizes = list(m.iterate(size)) if size is not None else _scaled(m, x, factors)
+        sizes = list(machine.iterate(size)) if size is not None else _scaled(machine, x, factors)
         if sizes is not None and any(type(s) is torch.SymInt for s in (*sizes, *x.shape)):
-            scales = [None] * len(sizes) if factors is None else list(m.iterate(factors))
-            return tensor_calls.call_function(m, below, [x, sizes, *more, *scales], {})
-    return tensor_calls.call_function(m, fn, [x, size, *rest], kwargs)
+            scales = [None] * len(sizes) if factors is None else list(machine.iterate(factors))
+            return tensor_calls.call_function(machine, below, [x, sizes, *more, *scales], {})
+    return tensor_calls.call_function(machine, fn, [x, size, *rest], kwargs)
 
 
-def _scaled(m: Machine, x: TraceTensor, factors: Any) -> list | None:
+def _scaled(machine: Machine, x: TraceTensor, factors: Any) -> list | None:
     """The sizes of the result, each a size of x times its factor, rounded down; None where they can't be told for every
     size.
     """
     if factors is None:
         return None
     sizes: list = []
-    for s, factor in zip(x.shape[2:], m.iterate(factors)):
+    for size, factor in zip(x.shape[2:], machine.iterate(factors)):
         if type(factor) not in (int, float):
             return None
-        if type(s) is int:
-            sizes.append(math.floor(s * float(factor)))
+        if type(size) is int:
+            sizes.append(math.floor(size * float(factor)))
             continue
-        product = size_floats.operation(m, operator.mul, (s, float(factor)))
-        whole = size_floats.to_int(m, product, math.floor) if type(product) is torch.SymFloat else None
+        product = size_floats.operation(machine, operator.mul, (size, float(factor)))
+        whole = size_floats.to_int(machine, product, math.floor) if type(product) is torch.SymFloat else None
         if whole is None:
             return None
         sizes.append(whole)

@@ -56,7 +56,7 @@ _ASK = _NUMBERS | {
     pow,
     *(f for f in vars(math).values() if callable(f)),
 }  # they call special methods
-_PYTHON_METHODS = {f: name for name, f in vars(torch.Tensor).items() if isinstance(f, types.FunctionType)}
+_PYTHON_METHODS = {value: name for name, value in vars(torch.Tensor).items() if isinstance(value, types.FunctionType)}
 _METHODS_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _LIFE = frozenset(
     """__new__ __init__ __del__ __init_subclass__ __class_getitem__ __torch_function__ __torch_dispatch__
@@ -74,25 +74,25 @@ _WITHOUT_HISTORY = {"is_leaf": True, "grad_fn": None, "retains_grad": False}  # 
 
 
 # --- making them
-def as_subclass(m: Machine, plain: TraceTensor, cls: type) -> Subclassed:
+def as_subclass(machine: Machine, plain: TraceTensor, cls: type) -> Subclassed:
     """`plain.as_subclass(cls)`."""
     reason = refusal(cls)
     if reason:
         raise Break("unsupported", f"a tensor of class {cls.__name__} is made, {reason}")
-    m.subclassed = True
-    return m.world.create(Subclassed(cls, plain))
+    machine.subclassed = True
+    return machine.world.create(Subclassed(cls, plain))
 
 
-def _as_subclass_method(m: Machine, obj: TraceTensor, cls: Any) -> Any:
+def _as_subclass_method(machine: Machine, obj: TraceTensor, cls: Any) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, torch.Tensor)):
-        raise Raised(RuntimeError("cls must be a type (got " + m.world.type_of(cls).__name__ + ")"))
-    return call_method(m, obj, "view_as", [obj], {}) if cls is torch.Tensor else as_subclass(m, obj, cls)
+        raise Raised(RuntimeError("cls must be a type (got " + machine.world.type_of(cls).__name__ + ")"))
+    return call_method(machine, obj, "view_as", [obj], {}) if cls is torch.Tensor else as_subclass(machine, obj, cls)
 
 
 METHODS["as_subclass"] = _as_subclass_method
 
 
-def _new(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
+def _new(machine: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     """torch.Tensor.__new__(cls, tensor)."""
     if cls is torch.Tensor or len(args) != 1 or kwargs or type(args[0]) not in (TraceTensor, Subclassed):
         raise Break(
@@ -101,19 +101,19 @@ def _new(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     plain = args[0] if type(args[0]) is TraceTensor else args[0].plain
     if plain.tt_wrapper is not None:
         raise Break("unsupported", f"a tensor of class {cls.__name__} is made of one of a wrapper subclass")
-    return as_subclass(m, plain, cls)
+    return as_subclass(machine, plain, cls)
 
 
-def _make_subclass(m: Machine, cls: type, data: Any, require_grad: Any = False, **kwargs: Any) -> Any:
+def _make_subclass(machine: Machine, cls: type, data: Any, require_grad: Any = False, **kwargs: Any) -> Any:
     if type(data) is Subclassed and not is_of_wrapper(data):
         data = data.plain
-    if kwargs or type(data) is not TraceTensor or m.truth(require_grad):
+    if kwargs or type(data) is not TraceTensor or machine.truth(require_grad):
         raise Break(
             "unsupported",
             f"a leaf of class {cls.__name__} that requires grad is made",
             "make parameters outside of the compiled region",
         )
-    return as_subclass(m, call_method(m, data, "detach", [], {}), cls)
+    return as_subclass(machine, call_method(machine, data, "detach", [], {}), cls)
 
 
 FUNCTIONS[torch.Tensor.__new__] = _new
@@ -121,7 +121,7 @@ FUNCTIONS[torch.Tensor._make_subclass] = _make_subclass
 FUNCTIONS[torch.Tensor._make_wrapper_subclass] = make_wrapper
 
 
-def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+def construct(machine: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """cls(*args): __new__, then __init__."""
     reason = "" if is_wrapper_class(cls) else refusal(cls)
     if reason or isinstance(class_attribute(type(cls), "__call__"), types.FunctionType):
@@ -132,10 +132,14 @@ def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         )
     new = class_attribute(cls, "__new__")
     new = new.__func__ if isinstance(new, staticmethod) else new
-    obj = m.call(new, [cls, *args], kwargs) if isinstance(new, types.FunctionType) else _new(m, cls, *args, **kwargs)
+    obj = (
+        machine.call(new, [cls, *args], kwargs)
+        if isinstance(new, types.FunctionType)
+        else _new(machine, cls, *args, **kwargs)
+    )
     init = class_attribute(cls, "__init__")
-    if isinstance(init, types.FunctionType) and issubclass(m.world.type_of(obj), cls):
-        m.call(m.getattr(cls, "__init__"), [obj, *args], kwargs)
+    if isinstance(init, types.FunctionType) and issubclass(machine.world.type_of(obj), cls):
+        machine.call(machine.getattr(cls, "__init__"), [obj, *args], kwargs)
     return obj
 
 
@@ -143,8 +147,8 @@ def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
 class functions_off:
     """Functions of subclasses are off: in a with statement of capture's own."""
 
-    def __init__(self, m: Machine):
-        self.machine = m
+    def __init__(self, machine: Machine):
+        self.machine = machine
 
     def __enter__(self) -> None:
         self.before, self.machine.functions_off = self.machine.functions_off, True
@@ -161,19 +165,21 @@ def _overrides(value: Any) -> bool:
 
 def _any(value: Any, test: Callable[[Any], bool], depth: int = 0) -> bool:
     if isinstance(value, (list, tuple)) and depth < 4:
-        return any(_any(v, test, depth + 1) for v in value)
+        return any(_any(item, test, depth + 1) for item in value)
     return (
-        any(_any(v, test, depth + 1) for v in value.values()) if isinstance(value, dict) and depth < 4 else test(value)
+        any(_any(item, test, depth + 1) for item in value.values())
+        if isinstance(value, dict) and depth < 4
+        else test(value)
     )
 
 
 def _map(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) in (list, tuple):
-        return type(value)(_map(v, change) for v in value)
-    return {k: _map(v, change) for k, v in value.items()} if type(value) is dict else change(value)
+        return type(value)(_map(item, change) for item in value)
+    return {key: _map(item, change) for key, item in value.items()} if type(value) is dict else change(value)
 
 
-def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def call(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) with a Subclassed among the arguments. NotImplemented: a call like any other."""
     if not (holds_subclassed(args) or holds_subclassed(kwargs)):
         return NotImplemented
@@ -195,17 +201,19 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
                 raise Break(
                     "unsupported", f"a tensor of class {s.tensor_class.__name__} is taken for one of another class"
                 )
-            return s.plain if cls is torch.Tensor else as_subclass(m, s.plain, cls)
+            return s.plain if cls is torch.Tensor else as_subclass(machine, s.plain, cls)
     elif t is types.BuiltinFunctionType or t is types.MethodWrapperType or fn in _NUMBERS:
         if fn in _ASK:
-            return operate(m, fn, args, kwargs) if any(type(a) is Subclassed for a in args) else NotImplemented
+            return (
+                operate(machine, fn, args, kwargs) if any(type(arg) is Subclassed for arg in args) else NotImplemented
+            )
         if fn in _HAS:
-            return not m.functions_off and _any(args, _overrides)
+            return not machine.functions_off and _any(args, _overrides)
         if not _is_torchs(fn):
             return NotImplemented
     elif not isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return NotImplemented
-    return operate(m, fn, args, kwargs)
+    return operate(machine, fn, args, kwargs)
 
 
 def _is_torchs(fn: Any) -> bool:
@@ -221,15 +229,18 @@ def _is_torchs(fn: Any) -> bool:
     return accessor or is_of_torch(fn, owner)
 
 
-def operate(m: Machine, fn: Callable, args: list, kwargs: dict | None = None) -> Any:
+def operate(machine: Machine, fn: Callable, args: list, kwargs: dict | None = None) -> Any:
     """An operator of Python or a function of torch, one of whose arguments is a Subclassed."""
     kwargs = kwargs or {}
-    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    args, kwargs = (
+        [machine.deep_plain(arg) for arg in args],
+        {name: machine.deep_plain(value) for name, value in kwargs.items()},
+    )
     if holds_nested(args) or holds_nested(kwargs):
-        return operate_jagged(m, fn, args, kwargs)
+        return operate_jagged(machine, fn, args, kwargs)
     own = functools.partial(_defines_operator, names=_special_names(fn))
-    if m.functions_off or not (_any(args, _overrides) or _any(kwargs, _overrides) or _any(args, own)):
-        return _plainly(m, fn, args, kwargs)
+    if machine.functions_off or not (_any(args, _overrides) or _any(kwargs, _overrides) or _any(args, own)):
+        return _plainly(machine, fn, args, kwargs)
     probes: dict[int, Any] = {}
     # operators ask a subclass of the left operand's class first: a plain operand is to be of the class that all derive
     # from
@@ -242,19 +253,21 @@ def operate(m: Machine, fn: Callable, args: list, kwargs: dict | None = None) ->
         made = probes.get(id(value))
         if made is None:
             made = (
-                _probe_class(m, type(value))()
+                _probe_class(machine, type(value))()
                 if other
                 else (
                     _EMPTY.clone()
                     if type(value) is TraceTensor
-                    else torch.Tensor._make_subclass(_probe_class(m, value.tensor_class), _EMPTY)
+                    else torch.Tensor._make_subclass(_probe_class(machine, value.tensor_class), _EMPTY)
                 )
             )
             made.stand_in = value
             probes[id(value)] = made
         return made
 
-    result = m.native(fn, *[_map(a, probe) for a in args], **{k: _map(v, probe) for k, v in kwargs.items()})
+    result = machine.native(
+        fn, *[_map(arg, probe) for arg in args], **{name: _map(value, probe) for name, value in kwargs.items()}
+    )
     if isinstance(result, torch.Tensor) and type(result) is not TraceTensor:
         raise Break("unsupported", f"{getattr(fn, '__name__', fn)} of a tensor class asks none of the class's methods")
     return result
@@ -285,16 +298,23 @@ def _stand_in(value: Any) -> Any:
 _PROBE = "tcompile probe"
 
 
-def _probe_class(m: Machine, cls: type) -> type:
+def _probe_class(machine: Machine, cls: type) -> type:
     """A class of torch's that hands on what it hears to the interpreter of the program's class."""
-    known = m.probe_classes.get(cls)
+    known = machine.probe_classes.get(cls)
     if known is not None:
         return known
 
     def heard(probe_class: type, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
-        mine = tuple(m.probe_classes.stands_for.get(t, t) for t in types_)
+        mine = tuple(machine.probe_classes.stands_for.get(t, t) for t in types_)
         return natively(
-            m, _hand_on, m, cls, func, mine, _map(tuple(args), _stand_in), _map(dict(kwargs or {}), _stand_in)
+            machine,
+            _hand_on,
+            machine,
+            cls,
+            func,
+            mine,
+            _map(tuple(args), _stand_in),
+            _map(dict(kwargs or {}), _stand_in),
         )
 
     members: dict[str, Any] = {}
@@ -308,66 +328,74 @@ def _probe_class(m: Machine, cls: type) -> type:
                 and name not in _LIFE
                 and isinstance(member, types.FunctionType)
             ):
-                members[name] = _operator(m, name)
+                members[name] = _operator(machine, name)
     raw = class_attribute(cls, "__torch_function__")
     members["__torch_function__"] = _OFF if raw is _OFF else classmethod(heard)
     bases = tuple(
-        _probe_class(m, b) for b in cls.__bases__ if hasattr(b, "__torch_function__") and b not in _TENSOR_CLASSES
+        _probe_class(machine, b) for b in cls.__bases__ if hasattr(b, "__torch_function__") and b not in _TENSOR_CLASSES
     )
-    made = m.probe_classes[cls] = type(
+    made = machine.probe_classes[cls] = type(
         _PROBE, bases or ((torch.Tensor,) if issubclass(cls, torch.Tensor) else ()), members
     )
-    m.probe_classes.stands_for[made] = cls
+    machine.probe_classes.stands_for[made] = cls
     return made
 
 
-def _operator(m: Machine, name: str) -> Callable:
+def _operator(machine: Machine, name: str) -> Callable:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         s = self.stand_in
-        return natively(m, m.call, m.getattr(s, name), [_map(a, _stand_in) for a in args], _map(kwargs, _stand_in))
+        return natively(
+            machine,
+            machine.call,
+            machine.getattr(s, name),
+            [_map(arg, _stand_in) for arg in args],
+            _map(kwargs, _stand_in),
+        )
 
     return method
 
 
-def _hand_on(m: Machine, cls: type, func: Any, types_: tuple, args: tuple, kwargs: dict) -> Any:
-    return m.call(m.getattr(cls, "__torch_function__"), [func, types_, args, kwargs])
+def _hand_on(machine: Machine, cls: type, func: Any, types_: tuple, args: tuple, kwargs: dict) -> Any:
+    return machine.call(machine.getattr(cls, "__torch_function__"), [func, types_, args, kwargs])
 
 
 @python_function(("torch._tensor", "Tensor.__torch_function__"))
-def _default(m: Machine, cls: type, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _default(machine: Machine, cls: type, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
     """torch.Tensor.__torch_function__."""
-    if not all(issubclass(cls, t) for t in m.iterate(types_)):
+    if not all(issubclass(cls, t) for t in machine.iterate(types_)):
         return NotImplemented
-    with functions_off(m):
-        result = m.call(func, list(m.iterate(args)), dict(m.plain(kwargs)) if kwargs is not None else {})
-    return result if func in get_default_nowrap_functions() else _convert(m, result, cls)
+    with functions_off(machine):
+        result = machine.call(
+            func, list(machine.iterate(args)), dict(machine.plain(kwargs)) if kwargs is not None else {}
+        )
+    return result if func in get_default_nowrap_functions() else _convert(machine, result, cls)
 
 
-def _convert(m: Machine, value: Any, cls: type) -> Any:
+def _convert(machine: Machine, value: Any, cls: type) -> Any:
     """What the default makes of results: tensors of its own class."""
     if cls is torch.Tensor:
         return value
     if type(value) in (TraceTensor, Subclassed):
-        if issubclass(m.world.type_of(value), cls):
+        if issubclass(machine.world.type_of(value), cls):
             return value
-        return as_subclass(m, value if type(value) is TraceTensor else value.plain, cls)
-    return type(value)(_convert(m, v, cls) for v in value) if isinstance(value, (list, tuple)) else value
+        return as_subclass(machine, value if type(value) is TraceTensor else value.plain, cls)
+    return type(value)(_convert(machine, item, cls) for item in value) if isinstance(value, (list, tuple)) else value
 
 
-def _of_the_object(m: Machine, name: str, asks: bool, args: list, kwargs: dict) -> Any:
+def _of_the_object(machine: Machine, name: str, asks: bool, args: list, kwargs: dict) -> Any:
     """What depends on which object it is, or on its history."""
     if name in _WITHOUT_HISTORY and type(args[0]) is Subclassed and not args[0].plain.requires_grad:
         return _WITHOUT_HISTORY[name]
-    if name == "grad" and asks and (found := gradient_of_wrapper(m, args[0])) is not NotImplemented:
+    if name == "grad" and asks and (found := gradient_of_wrapper(machine, args[0])) is not NotImplemented:
         return found
-    if name == "is_leaf" and asks and (found := is_leaf_of_wrapper(m, args[0])) is not NotImplemented:
+    if name == "is_leaf" and asks and (found := is_leaf_of_wrapper(machine, args[0])) is not NotImplemented:
         return found
     if name == "backward" and not asks and is_of_wrapper(args[0], finished=True):
-        return m.call(torch.autograd.backward, args, kwargs)
-    raise Break("tensor_attribute", f"{name} of a tensor of class {m.world.type_of(args[0]).__name__} is used")
+        return machine.call(torch.autograd.backward, args, kwargs)
+    raise Break("tensor_attribute", f"{name} of a tensor of class {machine.world.type_of(args[0]).__name__} is used")
 
 
-def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def _plainly(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """The call on plain tensors; what gives back an argument gives back the program's own object."""
     given: dict[int, Subclassed] = {}
 
@@ -375,7 +403,7 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if type(value) is not Subclassed:
             return value
         if value.unfinished is not None and not (asks or name in METADATA_METHODS):
-            finish(m, value)
+            finish(machine, value)
         given[id(value.plain)] = value
         return value.plain
 
@@ -388,69 +416,74 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     )
     asks = fn is getattr or type(fn) is types.MethodWrapperType
     if name in _OF_THE_OBJECT:
-        return _of_the_object(m, name, asks, args, kwargs)
-    args, kwargs = [_map(a, plain) for a in args], {k: _map(v, plain) for k, v in kwargs.items()}
+        return _of_the_object(machine, name, asks, args, kwargs)
+    args, kwargs = [_map(arg, plain) for arg in args], {key: _map(value, plain) for key, value in kwargs.items()}
     if type(fn) is types.MethodWrapperType:  # torch.Tensor.shape.__get__
         if fn.__name__ == "__get__":
-            result = m.getattr(args[0], name)
+            result = machine.getattr(args[0], name)
         else:
             raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
     elif type(fn) is types.FunctionType and fn in _PYTHON_METHODS and type(args[0]) is TraceTensor:
-        result = call_method(m, args[0], _PYTHON_METHODS[fn], args[1:], kwargs)
+        result = call_method(machine, args[0], _PYTHON_METHODS[fn], args[1:], kwargs)
     else:
-        result = m.call(fn, args, kwargs)
-    m.graph.writes_to(written_inside())
-    return given.get(id(result)) or as_program_sees(m, result, given)
+        result = machine.call(fn, args, kwargs)
+    machine.graph.writes_to(written_inside())
+    return given.get(id(result)) or as_program_sees(machine, result, given)
 
 
 # --- attributes
-def get_attribute(m: Machine, s: Subclassed, name: str) -> Any:
-    cls = s.tensor_class
+def get_attribute(machine: Machine, subclassed: Subclassed, name: str) -> Any:
+    cls = subclassed.tensor_class
     if name == "__class__" and class_attribute(cls, name) is class_attribute(torch.Tensor, name):
         return cls
     if name == "__dict__":
-        if m.world.is_outside(s) or is_of_wrapper(s):
+        if machine.world.is_outside(subclassed) or is_of_wrapper(subclassed):
             raise Break("tensor_attribute", "the __dict__ of a tensor from outside is read")
-        return s.__dict__
+        return subclassed.__dict__
     if isinstance(class_attribute(cls, "__getattribute__"), types.FunctionType):
         raise Break("unknown_object", f"the tensor class {cls.__name__} looks up attributes in its own way")
-    if s.nested is not None and (value := jagged_attribute(m, s, name)) is not NotImplemented:
+    if subclassed.nested is not None and (value := jagged_attribute(machine, subclassed, name)) is not NotImplemented:
         return value
     owner = next((base for base in cls.__mro__ if name in base.__dict__), None)
     raw = class_attribute(cls, name)
     if owner in _TENSOR_CLASSES:
         if isinstance(raw, (types.FunctionType, *_METHODS_OF_C)):
-            return types.MethodType(raw, s)
+            return types.MethodType(raw, subclassed)
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, property)):
-            return operate(m, getattr, [s, name])
-        return m.getattr(cls, name)
+            return operate(machine, getattr, [subclassed, name])
+        return machine.getattr(cls, name)
     if isinstance(raw, types.FunctionType) and is_trusted_module(owner.__module__ or ""):  # type: ignore[union-attr]
-        return types.MethodType(raw, s)
-    if s.nested is None and is_of_wrapper(s) and not m.world.is_outside(s) and not isinstance(raw, property):
-        if (value := inner_attribute(m, s, name)) is not NotImplemented:
+        return types.MethodType(raw, subclassed)
+    if (
+        subclassed.nested is None
+        and is_of_wrapper(subclassed)
+        and not machine.world.is_outside(subclassed)
+        and not isinstance(raw, property)
+    ):
+        if (value := inner_attribute(machine, subclassed, name)) is not NotImplemented:
             return value
-    return attributes._instance_attribute(m, s, cls, name)
+    return attributes._instance_attribute(machine, subclassed, cls, name)
 
 
-def set_attribute(m: Machine, s: Subclassed, name: str, value: Any) -> None:
-    if isinstance(class_attribute(s.tensor_class, "__setattr__"), types.FunctionType):
-        m.call(m.getattr(s.tensor_class, "__setattr__"), [s, name, value])
+def set_attribute(machine: Machine, subclassed: Subclassed, name: str, value: Any) -> None:
+    if isinstance(class_attribute(subclassed.tensor_class, "__setattr__"), types.FunctionType):
+        machine.call(machine.getattr(subclassed.tensor_class, "__setattr__"), [subclassed, name, value])
     else:
-        store_attribute(m, s, name, value)
+        store_attribute(machine, subclassed, name, value)
 
 
-def store_attribute(m: Machine, s: Subclassed, name: str, value: Any) -> None:
+def store_attribute(machine: Machine, subclassed: Subclassed, name: str, value: Any) -> None:
     """object.__setattr__(s, name, value)."""
-    raw, world = class_attribute(s.tensor_class, name), m.world
+    raw, world = class_attribute(subclassed.tensor_class, name), machine.world
     if type(raw) is property and raw.fset is not None:
-        m.call(raw.fset, [s, value])
-    elif raw is not MISSING and hasattr(type(raw), "__set__") or is_of_wrapper(s, finished=True):
+        machine.call(raw.fset, [subclassed, value])
+    elif raw is not MISSING and hasattr(type(raw), "__set__") or is_of_wrapper(subclassed, finished=True):
         raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
-    elif world.is_outside(s):
-        world.pending.setdefault(id(s), {})[name] = value
-        m.effects.set_attribute(s, name, value)
+    elif world.is_outside(subclassed):
+        world.pending.setdefault(id(subclassed), {})[name] = value
+        machine.effects.set_attribute(subclassed, name, value)
     else:
-        s.__dict__[name] = value
+        subclassed.__dict__[name] = value
 
 
 attributes.TENSORS[Subclassed] = attributes.Access(get_attribute, set_attribute, store_attribute)

@@ -17,32 +17,32 @@ __all__ = ["select_symbols"]
 
 
 def select_symbols(
-    m: Machine, tensor: TraceTensor, index: Any, call_method: Callable
+    machine: Machine, tensor: TraceTensor, index: Any, call_method: Callable
 ) -> tuple[TraceTensor, Any] | None:
     """The tensor that `index` selects by its symbolic integers, and the index of the rest: torch, too, selects for
     integers before it looks at tensors among the indices. None where there is nothing to select, or where torch is to
     say what is wrong with the index."""
     entries = list(index) if type(index) is tuple else [index]
-    if not any(type(e) is torch.SymInt for e in entries):
+    if not any(type(entry) is torch.SymInt for entry in entries):
         return None
-    widths = [_dimensions_taken(e) for e in entries]
+    widths = [_dimensions_taken(entry) for entry in entries]
     if None in widths:
         return None
     spare = tensor.ndim - sum(widths)
-    wide = [i for i, e in enumerate(entries) if e is ...]
+    wide = [i for i, entry in enumerate(entries) if entry is ...]
     if spare < 0 or len(wide) > 1:
         return None
     if wide:
         widths[wide[0]] = spare
     dims = [sum(widths[:i]) for i in range(len(entries))]
-    chosen = [i for i, e in enumerate(entries) if type(e) is torch.SymInt]
+    chosen = [i for i, entry in enumerate(entries) if type(entry) is torch.SymInt]
     for i in chosen:
         size = tensor.shape[dims[i]]
-        if not (m.truth(entries[i] < size) and m.truth(entries[i] >= -size)):
+        if not (machine.truth(entries[i] < size) and machine.truth(entries[i] >= -size)):
             return None
     for i in reversed(chosen):  # from behind: the dimensions in front keep their places
-        tensor = call_method(m, tensor, "select", [dims[i], entries[i]], {})
-    rest = tuple(e for e in entries if type(e) is not torch.SymInt)
+        tensor = call_method(machine, tensor, "select", [dims[i], entries[i]], {})
+    rest = tuple(entry for entry in entries if type(entry) is not torch.SymInt)
     return tensor, rest or ...
 
 

@@ -41,7 +41,7 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
         fn.__self__, TraceTensor
     ):
         args, name = (fn.__self__, *args), fn.__name__
-    real, named = [_real(v, left) for v in args], {k: _real(v, left) for k, v in kwargs.items()}
+    real, named = [_real(arg, left) for arg in args], {key: _real(value, left) for key, value in kwargs.items()}
     if left[0] < 0:
         return error
     random, handled = torch.get_rng_state(), sys.exception()
@@ -74,8 +74,8 @@ def _real(value: Any, left: list[int]) -> Any:
     """`value` with tensors that hold memory in place of TraceTensors (None where they are too large), and with the
     numbers of this call, fixed, in place of symbols."""
     if isinstance(value, TraceTensor):
-        shape, stride = [specialize(d) for d in value.shape], [specialize(d) for d in value.stride()]
-        span = 1 + sum((n - 1) * s for n, s in zip(shape, stride)) if all(shape) else 0
+        shape, stride = [specialize(size) for size in value.shape], [specialize(d) for d in value.stride()]
+        span = 1 + sum((size - 1) * s for size, s in zip(shape, stride)) if all(shape) else 0
         left[0] -= span * value.element_size()
         if left[0] < 0:
             return None
@@ -87,12 +87,12 @@ def _real(value: Any, left: list[int]) -> Any:
                 made = made.clone()
         return made
     if isinstance(value, torch.Size) or type(value) is tuple or type(value) is list:
-        items = [_real(v, left) for v in value]
+        items = [_real(item, left) for item in value]
         return (
             items if isinstance(value, list) else torch.Size(items) if isinstance(value, torch.Size) else tuple(items)
         )
     if type(value) is dict:
-        return {k: _real(v, left) for k, v in value.items()}
+        return {key: _real(item, left) for key, item in value.items()}
     if type(value) is slice:
         return slice(*(_real(v, left) for v in (value.start, value.stop, value.step)))
     return specialize(value)

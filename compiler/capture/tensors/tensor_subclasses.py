@@ -49,8 +49,8 @@ class SuperOf:
 
     __slots__ = ("__thisclass__", "__self__", "__self_class__")
 
-    def __init__(self, cls: type, s: Subclassed):
-        self.__thisclass__, self.__self__, self.__self_class__ = cls, s, s.tensor_class
+    def __init__(self, cls: type, subclassed: Subclassed):
+        self.__thisclass__, self.__self__, self.__self_class__ = cls, subclassed, subclassed.tensor_class
 
 
 class ProbeClasses(dict[type, type]):
@@ -68,33 +68,33 @@ PLAIN_TENSORS = (TraceTensor, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 def holds_subclassed(value: Any, depth: int = 0) -> bool:
     """Whether a value is a Subclassed, or a tensor that one will stand for, or a container that holds some."""
-    t = type(value)  # objects may lie about their class
-    if t is Subclassed or issubclass(t, torch.Tensor) and t not in PLAIN_TENSORS:
+    cls = type(value)  # objects may lie about their class
+    if cls is Subclassed or issubclass(cls, torch.Tensor) and cls not in PLAIN_TENSORS:
         return True
-    if depth < 4 and t in (list, tuple):
-        return any(holds_subclassed(v, depth + 1) for v in value)
-    return depth < 4 and t is dict and any(holds_subclassed(v, depth + 1) for v in value.values())
+    if depth < 4 and cls in (list, tuple):
+        return any(holds_subclassed(item, depth + 1) for item in value)
+    return depth < 4 and cls is dict and any(holds_subclassed(item, depth + 1) for item in value.values())
 
 
 def is_like_tensor(value: Any) -> bool:
     """An object of the program's that is no tensor, but has a `__torch_function__`."""
-    t = type(value)
+    cls = type(value)
     return (
-        hasattr(t, "__torch_function__")
-        and t is not Subclassed
-        and not issubclass(t, (torch.Tensor, type, torch.overrides.TorchFunctionMode))
+        hasattr(cls, "__torch_function__")
+        and cls is not Subclassed
+        and not issubclass(cls, (torch.Tensor, type, torch.overrides.TorchFunctionMode))
     )
 
 
 def answers_calls(values: Iterable) -> bool:
     """Whether torch's functions, given these arguments, ask a `__torch_function__` of the program's."""
     for value in values:
-        t = type(value)
-        if t is TraceTensor or t is int or t is float or value is None:
+        cls = type(value)
+        if cls is TraceTensor or cls is int or cls is float or value is None:
             continue
-        if t is Subclassed or is_like_tensor(value):
+        if cls is Subclassed or is_like_tensor(value):
             return True
-        if (t is list or t is tuple) and answers_calls(value):
+        if (cls is list or cls is tuple) and answers_calls(value):
             return True
     return False
 

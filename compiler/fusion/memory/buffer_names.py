@@ -25,19 +25,19 @@ def unify_names(steps: Sequence[Any], lowered: LoweredGraph) -> list[Any]:
     made_by: dict[Buffer, list[Any]] = {}
     called_with: set[Buffer] = set()
     views: dict[Buffer, list[View]] = {}
-    for s in steps:
-        if isinstance(s, Launch):
-            for b in s.outputs:
-                made_by.setdefault(b, []).append(s)
-        elif isinstance(s, View):
-            if _covers(s):
-                views.setdefault(s.base, []).append(s)
+    for step in steps:
+        if isinstance(step, Launch):
+            for b in step.outputs:
+                made_by.setdefault(b, []).append(step)
+        elif isinstance(step, View):
+            if _covers(step):
+                views.setdefault(step.base, []).append(step)
         else:
-            called_with.update(buffers_read(s))
-            for b in s.outputs:
+            called_with.update(buffers_read(step))
+            for b in step.outputs:
                 if b is not None:
                     called_with.add(b)
-                    made_by.setdefault(b, []).append(s)
+                    made_by.setdefault(b, []).append(step)
     renamed: dict[Buffer, Buffer] = {}
     before: dict[int, View] = {}  # id of the step that makes a buffer first -> the View to put before it
     gone: set[int] = set()
@@ -46,7 +46,7 @@ def unify_names(steps: Sequence[Any], lowered: LoweredGraph) -> list[Any]:
         if b.kind != "temp" or b in results or not makers:
             continue
         wanted = [v for v in vs if v.buffer in results]
-        if any(isinstance(m, Extern) for m in makers):
+        if any(isinstance(maker, Extern) for maker in makers):
             if len(makers) != 1 or makers[0].out_variant is None or not wanted:
                 continue
         elif not wanted and b not in called_with:
@@ -69,7 +69,11 @@ def _renamed(steps: Sequence[Any], renamed: dict[Buffer, Buffer], before: dict[i
         if id(s) in before:
             out.append(before[id(s)])
         if isinstance(s, Launch) and renamed:
-            s = replace(s, inputs=[renamed.get(b, b) for b in s.inputs], outputs=[renamed.get(b, b) for b in s.outputs])
+            s = replace(
+                s,
+                inputs=[renamed.get(b, b) for b in s.inputs],
+                outputs=[renamed.get(output, output) for output in s.outputs],
+            )
         elif isinstance(s, View) and s.base in renamed:
             s = View(s.buffer, renamed[s.base], s.offset)
         out.append(s)

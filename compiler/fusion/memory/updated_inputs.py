@@ -35,20 +35,20 @@ def updated_inputs(lowered: LoweredGraph) -> tuple[list[LoweredStep], dict[Buffe
             and first is not None
             and others
             and _copies(first, x)
-            and all(s.onto for s in others)
+            and all(other.onto for other in others)
             and x.dtype == b.dtype
             and same_layout(x, b)
             and uses.is_only_updated(i, x, b)
         ):
             copies.add(id(first))
             found[b] = i
-    return [s for s in lowered.steps if id(s) not in copies], found
+    return [step for step in lowered.steps if id(step) not in copies], found
 
 
-def _copies(s: LoopNest, x: Buffer) -> bool:
+def _copies(nest: LoopNest, buffer: Buffer) -> bool:
     """Whether a nest stores each element of x where x has it."""
-    load = s.value
-    return s.mode == "set" and not s.reduce_axes and load.op == "load" and load.attr == (x, s.index)
+    load = nest.value
+    return nest.mode == "set" and not nest.reduce_axes and load.op == "load" and load.attr == (buffer, nest.index)
 
 
 class _Uses:
@@ -63,14 +63,16 @@ class _Uses:
         self.aliased: set[Buffer] = set()  # what a library call may hand out under another name
         self.sources = Counter(b for _, b in lowered.mutations)
         self.targets = Counter(i for i, _ in lowered.mutations)
-        for at, s in enumerate(lowered.steps):
-            if isinstance(s, LoopNest):
-                self.writers.setdefault(s.buffer, []).append(s)
-                self.last_write[s.buffer] = at
-                read = loaded([s.value])
+        for at, step in enumerate(lowered.steps):
+            if isinstance(step, LoopNest):
+                self.writers.setdefault(step.buffer, []).append(step)
+                self.last_write[step.buffer] = at
+                read = loaded([step.value])
             else:
-                read = {*buffers_read(s)}
-                if isinstance(s, Extern) and any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs)):
+                read = {*buffers_read(step)}
+                if isinstance(step, Extern) and any(
+                    output is not None and may_alias(step, k) for k, output in enumerate(step.outputs)
+                ):
                     self.aliased |= read
             for b in read:
                 self.reads.setdefault(b, []).append(at)
@@ -79,16 +81,19 @@ class _Uses:
                 if v.buffer in seen:
                     seen.add(v.base)
 
-    def is_only_updated(self, i: int, x: Buffer, b: Buffer) -> bool:
+    def is_only_updated(self, i: int, buffer: Buffer, b: Buffer) -> bool:
         """Whether the input x may be b from b's first write on: nobody else looks at x, and b is no result."""
         return (
             self.sources[b] == self.targets[i] == 1
             and b not in self.results
-            and x not in self.results
-            and not {x, b} & self.aliased
-            and len(self.reads[x]) == 1
+            and buffer not in self.results
+            and not {buffer, b} & self.aliased
+            and len(self.reads[buffer]) == 1
             and all(at > self.last_write[b] for at in self.reads.get(b, ()))
-            and (size_hint(nbytes(x), self.lowered.hints) > KEEP_BYTES or not any(map(_may_fail, self.lowered.steps)))
+            and (
+                size_hint(nbytes(buffer), self.lowered.hints) > KEEP_BYTES
+                or not any(map(_may_fail, self.lowered.steps))
+            )
         )
 
 

@@ -35,15 +35,15 @@ class RowResult:
 def row_results(finder: Finder, numbers: RowNumbers, ranges: dict[str, tuple]) -> dict[Buffer, RowResult]:
     """Nests that are such, by what they store. `ranges`: of the kernel's axes."""
     scores, domain, names = numbers.scores, numbers.domain, numbers.names
-    key = next(n for n, e in names.items() if e is KEY)
-    mine = {a.symbol.name: (0, a.size) for a in domain}
+    key = next(name for name, e in names.items() if e is KEY)
+    mine = {axis.symbol.name: (0, axis.size) for axis in domain}
     out: dict[Buffer, RowResult] = {}
     for nest in _reductions(finder, numbers.product):
         if len(nest.domain) != len(domain) or not all(
-            as_expr(a.size) is as_expr(b.size) for a, b in zip(nest.domain, domain)
+            as_expr(axis.size) is as_expr(b.size) for axis, b in zip(nest.domain, domain)
         ):
             continue
-        m: dict[str, Expr] = {a.symbol.name: b.symbol for a, b in zip(nest.domain, domain)}
+        m: dict[str, Expr] = {axis.symbol.name: b.symbol for axis, b in zip(nest.domain, domain)}
         if m[nest.reduce_axes[0].symbol.name].name != key:
             continue
         try:
@@ -91,14 +91,16 @@ def _reductions(finder: Finder, product: Buffer) -> list[LoopNest]:
     return out
 
 
-def _follows(nest: LoopNest, b: Buffer, known: dict[Buffer, RowResult], ranges: dict[str, tuple]) -> RowResult | None:
-    """An element-wise nest that reads `b`, where it reads what is known of the same row alone."""
+def _follows(
+    nest: LoopNest, buffer: Buffer, known: dict[Buffer, RowResult], ranges: dict[str, tuple]
+) -> RowResult | None:
+    """An element-wise nest that reads `buffer`, where it reads what is known of the same row alone."""
     reads = loads([nest.value])
-    e = next((v.attr[1] for v in reads if v.attr[0] is b), None)
-    if e is None or any(v.args or v.attr[0] not in known for v in reads):
+    e = next((read.attr[1] for read in reads if read.attr[0] is buffer), None)
+    if e is None or any(read.args or read.attr[0] not in known for read in reads):
         return None
-    m = inverse(nest.domain, e, known[b].index, ranges)
-    if m is None or any(tidy(v.attr[1].subs(m), ranges) is not known[v.attr[0]].index for v in reads):
+    m = inverse(nest.domain, e, known[buffer].index, ranges)
+    if m is None or any(tidy(read.attr[1].subs(m), ranges) is not known[read.attr[0]].index for read in reads):
         return None
     value = Rewriter(lambda e: tidy(e.subs(m), ranges), lambda x, _: known[x].value)(nest.value)
     return RowResult(nest, tidy(nest.index.subs(m), ranges), value)

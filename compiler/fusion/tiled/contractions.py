@@ -57,7 +57,11 @@ def contractions(
     if wanted == "library" or opts.get("emulate_precision", False):
         return steps
     for pattern in PATTERNS:
-        calls = [s for s in steps if isinstance(s, Extern) and (str(s.op) in CALLS or is_product(s)) and on_gpu(s)]
+        calls = [
+            step
+            for step in steps
+            if isinstance(step, Extern) and (str(step.op) in CALLS or is_product(step)) and on_gpu(step)
+        ]
         if calls:
             steps = pattern.settle(Finder(steps, needed, hints), pattern, calls, wanted == "generated")
     return steps
@@ -65,9 +69,9 @@ def contractions(
 
 def _each(finder: Finder, pattern: Pattern, calls: Sequence[Extern], always: bool) -> list[LoweredStep]:
     """A kernel for each match, in the order of the steps: the next may read what this one makes."""
-    for s in calls:
+    for call in calls:
         try:
-            found = pattern.match(finder, s, always)
+            found = pattern.match(finder, call, always)
             bundle = _built(finder, pattern.kind, Bundle([found], found.products), set())
             dead = finder.superfluous(bundle.gone, bundle.template)
             if not _saved(finder, found, dead):
@@ -82,16 +86,16 @@ def _together(finder: Finder, pattern: Pattern, calls: Sequence[Extern], always:
     """Matches that go through the same products are one kernel, and a product is superfluous where all that read it are
     such kernels: which ones are taken is known of all together."""
     found = []
-    for s in calls:
+    for call in calls:
         try:
-            found.append(pattern.match(finder, s, always))
+            found.append(pattern.match(finder, call, always))
         except NoMatch:
             continue
     while found:
         results = {c.step.outputs[0] for c in found}
         bundles = [_built(finder, pattern.kind, b, results) for b in _bundles(found)]
-        gone = [x for b in bundles for x in b.gone]
-        dead = finder.superfluous(gone, *[b.template for b in bundles])
+        gone = [x for bundle in bundles for x in bundle.gone]
+        dead = finder.superfluous(gone, *[bundle.template for bundle in bundles])
         kept = [c for c in found if _saved(finder, c, dead)]
         if len(kept) == len(found):
             return _placed(finder, bundles, {id(s) for s in dead}) or finder.first
@@ -108,7 +112,9 @@ PATTERNS = (
 
 def _saved(finder: Finder, found: Match, dead: Sequence[Any]) -> bool:
     """Whether nothing makes the products of a match any more. (The products of a library's call are nowhere.)"""
-    return all(any(s is finder.made[w.attr[0]] for s in dead) for w in found.products if w.op == "load")
+    return all(
+        any(s is finder.made[product.attr[0]] for s in dead) for product in found.products if product.op == "load"
+    )
 
 
 def _bundles(found: Sequence[Match]) -> list[Bundle]:
@@ -119,7 +125,7 @@ def _bundles(found: Sequence[Match]) -> list[Bundle]:
             if (
                 b.matches[0].space == c.space
                 and c.products.keys() <= b.products.keys()
-                and all(b.products[w] == x for w, x in c.products.items())
+                and all(b.products[key] == product for key, product in c.products.items())
             ):
                 b.matches.append(c)
                 break
@@ -142,10 +148,10 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
     with_softmax = first.score is not None  # (such a match is a bundle of its own)
     elements: dict[Value, Value] = {}
     products = []
-    for k, (w, p) in enumerate(bundle.products.items()):
+    for k, (key, product) in enumerate(bundle.products.items()):
         name = "product" if with_softmax else f"product{k}"
-        elements[w] = p.element(acc(name, torch.float32))
-        products.append(InnerProduct(name, Axis(INNER, p.inner), names.value(p.a), names.value(p.b)))
+        elements[key] = product.element(acc(name, torch.float32))
+        products.append(InnerProduct(name, Axis(INNER, product.inner), names.value(product.a), names.value(product.b)))
     softmax, read = None, [x for p in bundle.products.values() for x in (p.a, p.b)]
     if first.score is not None:
         names.value(first.c)  # (an operand of the kernel comes before what its score reads)
@@ -171,11 +177,13 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
         read += [found.c, value, *([] if factor is None else [factor])]
         buffers.append(buffer)
         more += followers
-    gone = [*(c.step for c in bundle.matches), *more]
+    gone = [*(match.step for match in bundle.matches), *more]
     numbers = _numbers_of_rows(finder, first, gone, read, buffers) if first.numbers is not None else []
     if numbers:
-        stages.append(Stage((), [], [names.store(r.nest.buffer, r.index, r.value) for r in numbers]))
-    nests = [r.nest for r in numbers]
+        stages.append(
+            Stage((), [], [names.store(number.nest.buffer, number.index, number.value) for number in numbers])
+        )
+    nests = [number.nest for number in numbers]
     bundle.template = tile_kernel(
         kind,
         Contraction(batch, rows, keys, tuple(products), tuple(sums), softmax),
@@ -183,8 +191,8 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
         names,
         finder.hints,
         bundle.matches[-1].step,
-        (o for x in (*bundle.matches, *more, *nests) for o in x.origins),
-        (x for c in bundle.matches for x in c.lines),
+        (origin for x in (*bundle.matches, *more, *nests) for origin in x.origins),
+        (line for match in bundle.matches for line in match.lines),
     )
     bundle.gone = [*gone, *nests]
     return bundle
@@ -192,8 +200,8 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
 
 def _computed(finder: Finder, found: Match, v: Value, elements: dict[Value, Value]) -> Value:
     """A score or a factor as a tile computes it: masks as conditions, and what is cheap made instead of read."""
-    for w, element in elements.items():
-        v = replaced(v, w, element)
+    for key, element in elements.items():
+        v = replaced(v, key, element)
     v = _read_where_drawn(finder, found, finder.expanded(v, found.ranges(), finder.cheap))
     v = cast(v, torch.float32)
     return normal_form(v if found.score is not None else _unrounded(v))  # (scores are rounded where eager's are)
@@ -204,35 +212,41 @@ def _unrounded(root: Value) -> Value:
     multiplied.
     """
 
-    def rule(v: Value, args: tuple[Value, ...]) -> Value:
-        x = args[0] if args else v
-        widened = v.op == "cast" and v.dtype == torch.float32 and x.op == "cast" and x.dtype in DTYPES
-        return x.args[0] if widened and x.args[0].dtype == torch.float32 else with_operands(v, args)
+    def rule(value: Value, args: tuple[Value, ...]) -> Value:
+        x = args[0] if args else value
+        widened = value.op == "cast" and value.dtype == torch.float32 and x.op == "cast" and x.dtype in DTYPES
+        return x.args[0] if widened and x.args[0].dtype == torch.float32 else with_operands(value, args)
 
     return mapped(root, rule)
 
 
-def _read_where_drawn(finder: Finder, found: Match, v: Value) -> Value:
+def _read_where_drawn(finder: Finder, found: Match, value: Value) -> Value:
     """A dropout's mask as it is in memory, where something else needs it there: each element drawn alone takes four
     times as long as neighbours together.
     """
     known: dict[int, Value] = {}
     ranges = found.ranges()
-    conditions = [c for c in walk([v]) if c.dtype == torch.bool and any(x.op == "philox" for x in c.args)]
+    conditions = [c for c in walk([value]) if c.dtype == torch.bool and any(arg.op == "philox" for arg in c.args)]
     for nest in finder.first if conditions else ():
         if (
             not isinstance(nest, LoopNest)
             or nest.value.dtype != torch.bool
             or nest.buffer.dtype != torch.bool
-            or not any(x.op == "philox" for x in nest.value.args)
+            or not any(arg.op == "philox" for arg in nest.value.args)
         ):
             continue
-        axes = [a.symbol.name for a in nest.domain]
-        if [as_expr(a.size) for a in nest.domain] == [as_expr(a.size) for a in (*found.batch, *found.rows, found.keys)]:
+        axes = [axis.symbol.name for axis in nest.domain]
+        if [as_expr(axis.size) for axis in nest.domain] == [
+            as_expr(a.size) for a in (*found.batch, *found.rows, found.keys)
+        ]:
             m = dict(zip(axes, (a.symbol for a in (*found.batch, *found.rows, found.keys))))
             same = Rewriter(on_index=lambda e, m=m: tidy(e.subs(m), ranges))(nest.value)  # type: ignore[misc]
-            known |= {c.id: load(nest.buffer, tidy(nest.index.subs(m), ranges)) for c in conditions if c is same}
-    return Rewriter(known=known)(v) if known else v
+            known |= {
+                condition.id: load(nest.buffer, tidy(nest.index.subs(m), ranges))
+                for condition in conditions
+                if condition is same
+            }
+    return Rewriter(known=known)(value) if known else value
 
 
 def _numbers_of_rows(
@@ -245,9 +259,11 @@ def _numbers_of_rows(
     rows = row_results(finder, found.numbers, found.ranges())
     reads = tuple(dict.fromkeys(v.attr[0] for v in loads(values)))
     tried = Template(found.step.op, reads, {}, results, reason="attention")
-    dead = {id(s) for s in finder.superfluous([*gone, *(r.nest for r in rows.values())], tried)}
+    dead = {id(s) for s in finder.superfluous([*gone, *(row.nest for row in rows.values())], tried)}
     return [
-        r for b, r in rows.items() if b in finder.needed or any(id(s) not in dead for s in finder.readers.get(b, ()))
+        row
+        for key, row in rows.items()
+        if key in finder.needed or any(id(s) not in dead for s in finder.readers.get(key, ()))
     ]
 
 
@@ -264,7 +280,7 @@ def _place(finder: Finder, step: Template, place: Any, dead: Sequence[Any]) -> A
     that reads what it makes.
     """
     gone = {id(s) for s in dead}
-    after = max((finder.ends[b] for b in step.args if b in finder.ends), default=-1)
+    after = max((finder.ends[arg] for arg in step.args if arg in finder.ends), default=-1)
     before = min(
         (finder.order[id(s)] for b in made_by(step) for s in finder.readers.get(b, ()) if id(s) not in gone),
         default=len(finder.first),
@@ -282,7 +298,9 @@ def _placed(finder: Finder, bundles: Sequence[Bundle], dead: set[int]) -> list[L
     made later. None where that does not go: one of its results leads to another, or what has to come earlier has
     effects."""
     at = {id(s): i for i, s in enumerate(finder.first)}
-    kernels = [(min(at[id(s)] for s in b.gone), b.template) for b in bundles if b.template is not None]
+    kernels = [
+        (min(at[id(s)] for s in bundle.gone), bundle.template) for bundle in bundles if bundle.template is not None
+    ]
     new = {id(t) for _, t in kernels}
     order: list[Any] = [
         t
@@ -290,11 +308,11 @@ def _placed(finder: Finder, bundles: Sequence[Bundle], dead: set[int]) -> list[L
             [*((i + 0.5, s) for i, s in enumerate(finder.first) if id(s) not in dead), *kernels], key=lambda x: x[0]
         )
     ]
-    at |= {id(b.template): max(at[id(s)] for s in b.gone) for b in bundles}
+    at |= {id(bundle.template): max(at[id(s)] for s in bundle.gone) for bundle in bundles}
     makers: dict[Buffer, list[Any]] = {}
-    for s in order:
-        for b in made_by(s):
-            makers.setdefault(b, []).append(s)
+    for dim in order:
+        for b in made_by(dim):
+            makers.setdefault(b, []).append(dim)
     done: dict[int, Any] = {}
 
     def missing(x: Any) -> Any:
@@ -311,8 +329,8 @@ def _placed(finder: Finder, bundles: Sequence[Bundle], dead: set[int]) -> list[L
             None,
         )
 
-    for s in order:
-        path = [s]  # each step waits for the next
+    for dim in order:
+        path = [dim]  # each step waits for the next
         while path:
             x = path[-1]
             before = missing(x) if id(x) not in done else None

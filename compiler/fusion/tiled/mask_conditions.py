@@ -35,43 +35,45 @@ def normal_form(score: Value) -> Value:
     return mapped(score, _rewritten)
 
 
-def negated(c: Value) -> Value:
-    if c.op in _OPPOSITE and not c.args[0].dtype.is_floating_point:
-        return prim(_OPPOSITE[c.op], *c.args)
-    if c.op in ("logical_and", "logical_or"):  # (what holds of tiles is read off terms that all hold)
-        return prim("logical_or" if c.op == "logical_and" else "logical_and", *map(negated, c.args))
-    return c.args[0] if c.op == "logical_not" and c.args[0].dtype == torch.bool else prim("logical_not", c)
+def negated(value: Value) -> Value:
+    if value.op in _OPPOSITE and not value.args[0].dtype.is_floating_point:
+        return prim(_OPPOSITE[value.op], *value.args)
+    if value.op in ("logical_and", "logical_or"):  # (what holds of tiles is read off terms that all hold)
+        return prim("logical_or" if value.op == "logical_and" else "logical_and", *map(negated, value.args))
+    return (
+        value.args[0] if value.op == "logical_not" and value.args[0].dtype == torch.bool else prim("logical_not", value)
+    )
 
 
-def _condition(v: Value, keep: Callable[[float], bool]) -> Value | None:
+def _condition(value: Value, keep: Callable[[float], bool]) -> Value | None:
     """The condition for keep(v), where v is one of two numbers."""
-    if v.op == "where" and all(a.op == "const" for a in v.args[1:]):
-        c, a, b = v.args[0], v.args[1].attr, v.args[2].attr
-    elif v.op == "cast" and v.args[0].dtype == torch.bool:
-        c, a, b = v.args[0], 1, 0
-    elif v.dtype == torch.bool:
-        c, a, b = v, True, False
+    if value.op == "where" and all(arg.op == "const" for arg in value.args[1:]):
+        c, a, b = value.args[0], value.args[1].attr, value.args[2].attr
+    elif value.op == "cast" and value.args[0].dtype == torch.bool:
+        c, a, b = value.args[0], 1, 0
+    elif value.dtype == torch.bool:
+        c, a, b = value, True, False
     else:
         return None
     yes, no = keep(a), keep(b)
     return const(yes, torch.bool) if yes == no else c if yes else negated(c)
 
 
-def _rewritten(v: Value, args: tuple[Value, ...]) -> Value:
-    """`v` of these operands, which are in normal form already: by the rule of its operator, else as it is."""
-    rule = _RULES_OF_CONDITIONS.get(v.op) if v.dtype == torch.bool else None
-    rule = rule or _RULES.get(v.op)
-    found = rule(v, args) if rule is not None else None
+def _rewritten(value: Value, args: tuple[Value, ...]) -> Value:
+    """`value` of these operands, which are in normal form already: by the rule of its operator, else as it is."""
+    rule = _RULES_OF_CONDITIONS.get(value.op) if value.dtype == torch.bool else None
+    rule = rule or _RULES.get(value.op)
+    found = rule(value, args) if rule is not None else None
     if found is not None:
         return found
-    if not v.args or v.op in ("load", "index", "check_index"):  # (positions that are computed stay as they are)
-        return v
-    return v if all(a is b for a, b in zip(args, v.args)) else prim(v.op, *args)
+    if not value.args or value.op in ("load", "index", "check_index"):  # (positions that are computed stay as they are)
+        return value
+    return value if all(arg is b for arg, b in zip(args, value.args)) else prim(value.op, *args)
 
 
-def _comparison(v: Value, args: tuple[Value, ...]) -> Value:
+def _comparison(value: Value, args: tuple[Value, ...]) -> Value:
     """With a number on the right, which decides a choice between two numbers."""
-    op, (a, b) = v.op, args
+    op, (a, b) = value.op, args
     if a.op == "const":
         a, b, op = b, a, _MIRRORED[op]
     if b.op == "const":
@@ -82,50 +84,50 @@ def _comparison(v: Value, args: tuple[Value, ...]) -> Value:
     return prim(op, a, b)
 
 
-def _negation(v: Value, args: tuple[Value, ...]) -> Value:
+def _negation(value: Value, args: tuple[Value, ...]) -> Value:
     found = _condition(args[0], lambda x: not x)
     return found if found is not None else prim("logical_not", args[0])
 
 
-def _both(v: Value, args: tuple[Value, ...]) -> Value:
+def _both(value: Value, args: tuple[Value, ...]) -> Value:
     return prim("logical_and", *args)
 
 
-def _either(v: Value, args: tuple[Value, ...]) -> Value:
+def _either(value: Value, args: tuple[Value, ...]) -> Value:
     return prim("logical_or", *args)
 
 
-def _cast(v: Value, args: tuple[Value, ...]) -> Value:
-    found = _condition(args[0], bool) if v.dtype == torch.bool else None
-    return found if found is not None else _converted(args[0], v.dtype, v.attr)
+def _cast(value: Value, args: tuple[Value, ...]) -> Value:
+    found = _condition(args[0], bool) if value.dtype == torch.bool else None
+    return found if found is not None else _converted(args[0], value.dtype, value.attr)
 
 
-def _chosen(v: Value, args: tuple[Value, ...]) -> Value:
+def _chosen(value: Value, args: tuple[Value, ...]) -> Value:
     chosen = _choice(*args)
-    found = _condition(chosen, bool) if v.dtype == torch.bool and chosen.op == "where" else None
+    found = _condition(chosen, bool) if value.dtype == torch.bool and chosen.op == "where" else None
     return chosen if found is None else found
 
 
-def _sum(v: Value, args: tuple[Value, ...]) -> Value | None:
+def _sum(value: Value, args: tuple[Value, ...]) -> Value | None:
     """What is added to a choice that ends in -inf is added to its first number."""
     for x, y in (args, args[::-1]):
         if _masks(y):
             seen, number, low = y.args
-            return _choice(seen, x if is_const(number, 0) else _rewritten(v, (x, number)), low)
+            return _choice(seen, x if is_const(number, 0) else _rewritten(value, (x, number)), low)
     return None
 
 
-def _scaled(v: Value, args: tuple[Value, ...]) -> Value | None:
+def _scaled(value: Value, args: tuple[Value, ...]) -> Value | None:
     """A positive factor of a choice that ends in -inf is one of its first number."""
     x, factor = args
     if not (_masks(x) and factor.op == "const" and 0 < factor.attr < math.inf):
         return None
     seen, number, low = x.args
-    return _choice(seen, prim(v.op, number, factor), low)
+    return _choice(seen, prim(value.op, number, factor), low)
 
 
-def _masks(v: Value) -> bool:
-    return v.op == "where" and is_const(v.args[2], -math.inf)
+def _masks(value: Value) -> bool:
+    return value.op == "where" and is_const(value.args[2], -math.inf)
 
 
 # operator -> what it becomes, None where it stays; those of conditions alone come first

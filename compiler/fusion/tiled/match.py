@@ -76,7 +76,7 @@ class Match:
         return tuple((a.symbol, as_expr(a.size)) for a in (*self.batch, *self.rows, self.keys))
 
     def ranges(self) -> dict[str, tuple]:
-        inner = max((p.inner for p in self.products.values()), default=1)
+        inner = max((product.inner for product in self.products.values()), default=1)
         return ranges_of((*self.batch, *self.rows, self.keys), inner, self.columns)
 
 

@@ -54,12 +54,13 @@ CALLS = {
 }
 
 
-def match_attention(finder: Finder, s: Extern, always: bool) -> Match:
-    """The attention whose result `s` makes. `always`: also where a library is the better choice. Raises NoMatch."""
-    if is_product(s):
-        found = _second_product(finder, s)
-    elif str(s.op) in CALLS and (always or _flops_of_call(finder, s) < FEW_FLOPS):
-        found = _call(finder, s)
+def match_attention(finder: Finder, extern: Extern, always: bool) -> Match:
+    """The attention whose result `extern` makes. `always`: also where a library is the better choice. Raises
+    NoMatch."""
+    if is_product(extern):
+        found = _second_product(finder, extern)
+    elif str(extern.op) in CALLS and (always or _flops_of_call(finder, extern) < FEW_FLOPS):
+        found = _call(finder, extern)
     else:
         raise NoMatch
     if not _fits(finder, found, always):
@@ -73,7 +74,7 @@ def _fits(finder: Finder, found: Match, always: bool) -> bool:
     values = [x for x in (found.score, found.factor) if x is not None]
     sizes = [size_hint(a.size, finder.hints) for a in (*found.batch, *found.rows, found.keys)]
     return (
-        all(type(n) is int and 1 < n <= WIDEST for n in widths)
+        all(type(width) is int and 1 < width <= WIDEST for width in widths)
         and q.dtype == k.dtype
         and all(x.dtype in DTYPES for x in (q, k, v))
         and (q.dtype != torch.float32 or always or 2.0 * math.prod(sizes) * sum(widths) <= FEW_FLOPS_IN_FULL)
@@ -83,19 +84,19 @@ def _fits(finder: Finder, found: Match, always: bool) -> bool:
 
 
 # ---- softmax between two products
-def _second_product(finder: Finder, s: Extern) -> Match:
-    base = s.args[0]
+def _second_product(finder: Finder, extern: Extern) -> Match:
+    base = extern.args[0]
     while isinstance(finder.made.get(base), View):
         base = finder.made[base].base
     nest = finder.made.get(base)
     if not isinstance(nest, LoopNest) or finder.producer(load(base, nest.index)) is None:
         raise NoMatch
-    ranges = {a.symbol.name: (0, a.size) for a in nest.domain}
+    ranges = {axis.symbol.name: (0, axis.size) for axis in nest.domain}
     x, empty, weight = _softmax(finder, nest, ranges)
     score = finder.scores(x, ranges)
     for first in dict.fromkeys(w for w in loads([score]) if not w.args and makes_scores(finder.made.get(w.attr[0]))):
         try:
-            return _between(finder, nest, score, first, s, empty, weight)
+            return _between(finder, nest, score, first, extern, empty, weight)
         except NoMatch:
             continue
     raise NoMatch
@@ -108,16 +109,16 @@ def _softmax(finder: Finder, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[
     while p.op == "mul" and finder.peeled(p.args[1], ranges).op != "reciprocal":
         other = next(
             (
-                x
-                for x in p.args
-                if not any(v.op == "load" and finder.leads(v.attr[0]) or v.op == "acc" for v in walk([x]))
+                arg
+                for arg in p.args
+                if not any(v.op == "load" and finder.leads(v.attr[0]) or v.op == "acc" for v in walk([arg]))
             ),
             None,
         )
         if other is None:
             raise NoMatch
         weight = cast(other, torch.float32) if weight is None else prim("mul", weight, cast(other, torch.float32))
-        p = finder.peeled(next(x for x in p.args if x is not other), ranges)
+        p = finder.peeled(next(arg for arg in p.args if arg is not other), ranges)
     return *softmax_of(finder, p, ranges), weight
 
 
@@ -184,20 +185,24 @@ def _added(finder: Finder, product: Extern, at: tuple, ranges: dict[str, tuple])
 
 
 # ---- a library's call
-def _flops_of_call(finder: Finder, s: Extern) -> float:
-    q, k = s.args[:2]
-    return 4.0 * math.prod(size_hint(n, finder.hints) for n in q.shape) * size_hint(k.shape[-2], finder.hints)
+def _flops_of_call(finder: Finder, extern: Extern) -> float:
+    q, k = extern.args[:2]
+    return 4.0 * math.prod(size_hint(size, finder.hints) for size in q.shape) * size_hint(k.shape[-2], finder.hints)
 
 
-def _call(finder: Finder, s: Extern) -> Match:
-    mask_at, dropout_at, causal_at = CALLS[str(s.op)]
-    q, k, v = s.args[:3]
-    given = arguments_of(s.op, s.args, s.kwargs)
-    names = [a.name for a in s.op._schema.arguments]
+def _call(finder: Finder, extern: Extern) -> Match:
+    mask_at, dropout_at, causal_at = CALLS[str(extern.op)]
+    q, k, v = extern.args[:3]
+    given = arguments_of(extern.op, extern.args, extern.kwargs)
+    names = [arg.name for arg in extern.op._schema.arguments]
     causal, scale = given[names[causal_at]], given.get("scale")
     mask = given[names[mask_at]] if mask_at is not None else None
-    out = s.outputs[0]
-    read = {b for b in s.outputs[1:] if b is not None and (b in finder.readers or b in finder.needed)}
+    out = extern.outputs[0]
+    read = {
+        output
+        for output in extern.outputs[1:]
+        if output is not None and (output in finder.readers or output in finder.needed)
+    }
     if (
         given[names[dropout_at]] != 0
         or read
@@ -212,8 +217,8 @@ def _call(finder: Finder, s: Extern) -> Match:
     keys, inner, columns = Axis(KEY, k.shape[2]), q.shape[3], v.shape[3]
     ranges = ranges_of((*batch, *rows, keys), inner, columns)
 
-    def operand(x: Buffer, *at: Any) -> Value:
-        return finder.copied(finder.element(x, position(x, *at), ranges), ranges)
+    def operand(buffer: Buffer, *at: Any) -> Value:
+        return finder.copied(finder.element(buffer, position(buffer, *at), ranges), ranges)
 
     product = acc("product", torch.float32)
     x = prim("mul", product, const(1 / math.sqrt(q.shape[3]) if scale is None else scale, torch.float32))
@@ -223,7 +228,7 @@ def _call(finder: Finder, s: Extern) -> Match:
     if causal:
         x = prim("where", prim("le", index(KEY), index(as_expr(m))), x, const(-math.inf, torch.float32))
     return Match(
-        s,
+        extern,
         tuple(batch),
         tuple(rows),
         keys,
@@ -232,21 +237,21 @@ def _call(finder: Finder, s: Extern) -> Match:
         None,
         c,
         position(out, n, h, m, COLUMN),
-        [*s.lines],
-        [s.origin],
+        [*extern.lines],
+        [extern.origin],
         x,
         0.0,
     )
 
 
 def _axes_of_heads(
-    finder: Finder, q: Buffer, k: Buffer
+    finder: Finder, buffer: Buffer, k: Buffer
 ) -> tuple[list[Axis], list[Axis], tuple[Expr, Expr, Expr, Expr]]:
     """(axes of the batch, axes of a tile's rows, where a row lies: the batch, q's head, k's head, the query)."""
-    heads, shared = q.shape[1], k.shape[1]
-    batch: list[Axis] = [] if is_one(q.shape[0]) else [Axis(symbol("i0"), q.shape[0])]
+    heads, shared = buffer.shape[1], k.shape[1]
+    batch: list[Axis] = [] if is_one(buffer.shape[0]) else [Axis(symbol("i0"), buffer.shape[0])]
     n = batch[0].symbol if batch else ZERO
-    rows: list[Axis] = [] if is_one(q.shape[2]) else [Axis(ROW, q.shape[2])]
+    rows: list[Axis] = [] if is_one(buffer.shape[2]) else [Axis(ROW, buffer.shape[2])]
     m = rows[0].symbol if rows else ZERO
     if as_expr(heads) is as_expr(shared):
         batch += [] if is_one(heads) else [Axis(symbol(f"i{len(batch)}"), heads)]
@@ -257,7 +262,9 @@ def _axes_of_heads(
     each = heads // shared
     hk = symbol(f"i{len(batch)}") if shared > 1 else ZERO
     batch += [Axis(hk, shared)] if shared > 1 else []
-    if size_hint(q.shape[2], finder.hints) * each <= PACKED:  # the heads that share their keys are rows of one tile
+    if (
+        size_hint(buffer.shape[2], finder.hints) * each <= PACKED
+    ):  # the heads that share their keys are rows of one tile
         rows.insert(0, Axis(symbol("m1"), each))
         h = hk * each + symbol("m1")
     else:

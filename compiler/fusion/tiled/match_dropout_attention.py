@@ -33,14 +33,14 @@ def dropout_attention(
     finder = Finder(steps, needed, hints)
     calls = [s for s in steps if _fits(s)]
     copies: dict[Buffer, LoopNest] = {}
-    for b in [b for s in calls for b in s.outputs if b is not None and b not in finder.needed]:
+    for b in [output for s in calls for output in s.outputs if output is not None and output not in finder.needed]:
         readers = finder.readers.get(b, [])
         copy = readers[0] if len(readers) == 1 else None
         if isinstance(copy, LoopNest) and is_copy(copy) and b.dtype == copy.buffer.dtype:
             copies[b] = copy
-    for s in calls:
-        step, taken = _kernel(finder, s, copies)
-        finder.put(step, s, taken)
+    for call in calls:
+        step, taken = _kernel(finder, call, copies)
+        finder.put(step, call, taken)
     return finder.steps()
 
 
@@ -48,34 +48,34 @@ def _fits(s: Any) -> TypeGuard[Extern]:
     if not isinstance(s, Extern) or s.op not in (ATTENTION, BACKWARD):
         return False
     heads = [x.shape[3] for x in (s.args[1:4] if s.op is BACKWARD else s.args[:3])]
-    return s.outputs[0] is not None and s.outputs[0].on_gpu and all(type(n) is int for n in heads)
+    return s.outputs[0] is not None and s.outputs[0].on_gpu and all(type(head) is int for head in heads)
 
 
-def _there(b: Buffer, copy: LoopNest, at: Expr, ranges: dict[str, Any]) -> Expr | None:
+def _there(buffer: Buffer, copy: LoopNest, at: Expr, ranges: dict[str, Any]) -> Expr | None:
     """Where a copy has what lies at `at` in a buffer; None where it is no copy of all of it by rows."""
     e = copy.value.attr[1]
-    axes = whole_source(copy.axes, copy.index, e, b)
+    axes = whole_source(copy.axes, copy.index, e, buffer)
     if axes is None:
         return None
     found = tidy(copy.index.subs(positions(axes, e, at, ranges)), ranges)
     return found if is_affine(found) else None
 
 
-def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[Template, list[LoopNest]]:
+def _kernel(finder: Finder, extern: Extern, copies: dict[Buffer, LoopNest]) -> tuple[Template, list[LoopNest]]:
     """The kernel's step, and the copies that it makes superfluous."""
-    backward = s.op is BACKWARD
-    q, k, v = s.args[1:4] if backward else s.args[:3]
-    words, keep, causal, scale = s.args[-4:]
+    backward = extern.op is BACKWARD
+    q, k, v = extern.args[1:4] if backward else extern.args[:3]
+    words, keep, causal, scale = extern.args[-4:]
     (n, heads, rows, inner), keys, columns = q.shape, k.shape[2], v.shape[3]
     axes = tuple(
         Axis(x, size)
         for x, size in ((BATCH, n), (HEAD, heads), (ROW, rows), (KEY, keys), (INNER, inner), (COLUMN, columns))
     )
-    ranges: dict[str, Any] = {a.symbol.name: (0, a.size) for a in axes}
+    ranges: dict[str, Any] = {axis.symbol.name: (0, axis.size) for axis in axes}
     names = TileNames((*axes, Axis(WORD, 1)))
 
-    def element(b: Buffer, *at: Expr) -> Value:
-        return names.value(finder.element(b, position(b, *at), ranges))
+    def element(buffer: Buffer, *at: Expr) -> Value:
+        return names.value(finder.element(buffer, position(buffer, *at), ranges))
 
     batch = BATCH * heads + HEAD
     parts: dict[str, Any] = {
@@ -85,7 +85,7 @@ def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[
         "words": element(words, (batch * ceildiv(as_expr(keys), 32) + WORD) * rows + ROW),
     }
     if backward:
-        grad, out, logarithm = s.args[0], *s.args[4:6]
+        grad, out, logarithm = extern.args[0], *extern.args[4:6]
         parts |= {
             "grad": element(grad, BATCH, HEAD, ROW, COLUMN),
             "result": element(out, BATCH, HEAD, ROW, COLUMN),
@@ -107,16 +107,18 @@ def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[
             b, place = copies[b].buffer, there
         return names.store(b, place, value)
 
-    results = [b for b in s.outputs if b is not None]
+    results = [output for output in extern.outputs if output is not None]
     if backward:
         places = ((ROW, INNER), (KEY, INNER), (KEY, COLUMN))
         stages = [
-            Stage(tuple(a for a in sized if a.symbol in at), [], [store(b, name, BATCH, HEAD, *at)])
-            for b, name, at in zip(results, template.results, places)
+            Stage(tuple(a for a in sized if a.symbol in at), [], [store(result, name, BATCH, HEAD, *at)])
+            for result, name, at in zip(results, template.results, places)
         ]
     else:
         stages = [
             Stage((sized[5],), [], [store(results[0], "mixed", BATCH, HEAD, ROW, COLUMN)]),
             Stage((), [], [store(results[1], "logarithm", BATCH, HEAD, ROW)]),
         ]
-    return tile_kernel(ATTENTION_KERNEL, template, stages, names, finder.hints, s, [s.origin], s.lines), taken
+    return tile_kernel(
+        ATTENTION_KERNEL, template, stages, names, finder.hints, extern, [extern.origin], extern.lines
+    ), taken

@@ -74,9 +74,9 @@ class Result(Protocol):
     index: Expr
 
 
-def is_product(s: Extern) -> bool:
+def is_product(extern: Extern) -> bool:
     return (
-        type(s) is Extern and str(s.op) in ("aten.bmm.default", "aten.mm.default") and not s.kwargs
+        type(extern) is Extern and str(extern.op) in ("aten.bmm.default", "aten.mm.default") and not extern.kwargs
     )  # (a Template stands for more than its operator)
 
 
@@ -84,8 +84,8 @@ def makes_scores(s: Any) -> bool:
     return type(s) is Extern and (is_product(s) or str(s.op) in PLUS)
 
 
-def on_gpu(s: Extern) -> bool:
-    b = next((b for b in s.outputs if b is not None), None)
+def on_gpu(extern: Extern) -> bool:
+    b = next((output for output in extern.outputs if output is not None), None)
     return b is not None and b.on_gpu
 
 
@@ -126,7 +126,7 @@ class Finder:
         dead, todo, kept = (
             {id(s) for s in gone},
             list(gone),
-            {x for s in steps for x in (*s.args, *s.outputs)} | self.needed,
+            {x for step in steps for x in (*step.args, *step.outputs)} | self.needed,
         )
         out = list(gone)
         while todo:
@@ -167,13 +167,13 @@ class Finder:
             b, at = view.base, as_expr(view.offset) + at
         return load(b, tidy(at, ranges))
 
-    def producer(self, v: Value) -> LoopNest | None:
+    def producer(self, value: Value) -> LoopNest | None:
         """The element-wise nest that made what is loaded."""
-        return self.maker(v.attr[0]) if v.op == "load" else None
+        return self.maker(value.attr[0]) if value.op == "load" else None
 
-    def maker(self, b: Buffer) -> LoopNest | None:
+    def maker(self, buffer: Buffer) -> LoopNest | None:
         """The element-wise nest that made a buffer."""
-        s = self.made.get(b)
+        s = self.made.get(buffer)
         if (
             isinstance(s, LoopNest)
             and s.reduce_op is None
@@ -198,7 +198,7 @@ class Finder:
 
     def expanded(
         self,
-        v: Value,
+        value: Value,
         ranges: dict[str, tuple],
         wanted: Callable[[Buffer, Value], bool] = lambda b, new: True,
         among: Callable[[Buffer], bool] = lambda b: True,
@@ -209,27 +209,27 @@ class Finder:
         made: dict[int, Value | None] = {}
 
         def rewritten(v: Value, depth: int) -> Value:
-            def on_load(b: Buffer, e: Expr) -> Value | None:
-                x = load(b, e)
+            def on_load(buffer: Buffer, expr: Expr) -> Value | None:
+                x = load(buffer, expr)
                 if x.id not in made:
-                    nest = self.producer(x) if among(b) else None
+                    nest = self.producer(x) if among(buffer) else None
                     new = (
-                        rewritten(value_at(nest, e, ranges), depth + 1)
+                        rewritten(value_at(nest, expr, ranges), depth + 1)
                         if nest is not None and depth < LONGEST
                         else None
                     )
-                    made[x.id] = new if new is not None and wanted(b, new) else None
+                    made[x.id] = new if new is not None and wanted(buffer, new) else None
                 return made[x.id]
 
             return Rewriter(on_load=on_load, drop_rounding=True)(v)
 
-        return rewritten(v, 0)
+        return rewritten(value, 0)
 
-    def leads(self, b: Buffer, depth: int = 0) -> bool:
+    def leads(self, buffer: Buffer, depth: int = 0) -> bool:
         """Whether a buffer is computed, element by element, from a product."""
-        known = self._leads.get(b)
+        known = self._leads.get(buffer)
         if known is None:
-            s = self.made.get(b)
+            s = self.made.get(buffer)
             if isinstance(s, View):
                 known = self.leads(s.base, depth + 1)
             elif isinstance(s, Extern):
@@ -238,14 +238,14 @@ class Finder:
                 known = any(self.leads(v.attr[0], depth + 1) for v in loads([s.value]))
             else:
                 known = False
-            self._leads[b] = known
+            self._leads[buffer] = known
         return known
 
     def same(self, a: Value, b: Value, ranges: dict[str, tuple]) -> bool:
         return a is b or self.scores(a, ranges) is self.scores(b, ranges)
 
-    def scores(self, v: Value, ranges: dict[str, tuple]) -> Value:
-        return self.expanded(v, ranges, among=self.leads)
+    def scores(self, value: Value, ranges: dict[str, tuple]) -> Value:
+        return self.expanded(value, ranges, among=self.leads)
 
     def copied(self, v: Value, ranges: dict[str, tuple]) -> Value:
         """An operand as it lies before it was copied into another layout or converted; or the load itself."""
@@ -267,11 +267,11 @@ class Finder:
             best = v
         return best
 
-    def operand(self, v: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
+    def operand(self, value: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
         """(operand of the first product, what it is scaled by): a factor that was multiplied into a copy of it belongs
         to the score.
         """
-        x, factor = self.copied(v, ranges), 1.0
+        x, factor = self.copied(value, ranges), 1.0
         nest = self.producer(x)
         if nest is not None and x.dtype == torch.float32:
             new = value_at(nest, x.attr[1], ranges)
@@ -289,7 +289,7 @@ class Finder:
             raise NoMatch
         over = nest.reduce_axes[0]
         used = v.attr[1].symbol_names()
-        free = [n for n, (_, size) in ranges.items() if n not in used and as_expr(size) is as_expr(over.size)]
+        free = [key for key, (_, size) in ranges.items() if key not in used and as_expr(size) is as_expr(over.size)]
         if (
             len(free) != 1 and over.symbol.name in free
         ):  # (of several axes of one size, the one that the rule reduces under the same name)
@@ -301,26 +301,26 @@ class Finder:
         return Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
 
     # ---- what a kernel takes in
-    def cheap(self, b: Buffer, new: Value) -> bool:
+    def cheap(self, buffer: Buffer, new: Value) -> bool:
         """Whether a mask's element is better computed for each score than read."""
         values = walk([new])
         reads = loads([new])
         along: dict[int, set[str]] = {}  # of each value: "r" where it differs from key to key, "m" from row to row
-        for v in values:
-            own = {n[0] for n in v.symbols if n == KEY.name or n.startswith("m")}
-            along[v.id] = own.union(*(along[x.id] for x in v.args))
+        for value in values:
+            own = {n[0] for n in value.symbols if n == KEY.name or n.startswith("m")}
+            along[value.id] = own.union(*(along[arg.id] for arg in value.args))
         if not reads or not along[new.id]:  # (none: once for a program)
             return len(values) <= INDEX_ONLY
-        if any(v.op in _COSTLY for v in values):
+        if any(item.op in _COSTLY for item in values):
             return False
-        each = [v for v in values if len(along[v.id]) == 2]
+        each = [item for item in values if len(along[item.id]) == 2]
         if any(v.op == "load" for v in each):
             return len(reads) == 1 and len(values) <= WITH_LOADS
         return len(reads) <= OF_SIDES and len(values) <= INDEX_ONLY and len(each) <= WITH_LOADS
 
-    def _joins(self, b: Buffer, new: Value) -> bool:
+    def _joins(self, buffer: Buffer, new: Value) -> bool:
         """Whether what the result meets is computed where it does."""
-        return len(self.readers.get(b, ())) == 1 and b not in self.needed and len(loads([new])) <= 2
+        return len(self.readers.get(buffer, ())) == 1 and buffer not in self.needed and len(loads([new])) <= 2
 
     def followers(
         self, parts: Result, out: Buffer, ranges: dict[str, tuple], made: str = "mixed"
@@ -343,8 +343,13 @@ class Finder:
             ):
                 break
             reads = {v for v in loads([nest.value])}
-            mine = [v for v in reads if v.attr[0] is buffer]
-            if len(mine) != 1 or mine[0].args or len(reads) > 3 or mul_all([a.size for a in nest.domain]) is not total:
+            mine = [read for read in reads if read.attr[0] is buffer]
+            if (
+                len(mine) != 1
+                or mine[0].args
+                or len(reads) > 3
+                or mul_all([axis.size for axis in nest.domain]) is not total
+            ):
                 break
             m = inverse(nest.domain, mine[0].attr[1], at, ranges)
             if m is None:
@@ -356,7 +361,7 @@ class Finder:
 
 
 def made_by(s: LoweredStep) -> list[Buffer]:
-    return [b for b in s.outputs if b is not None] if isinstance(s, Extern) else [s.buffer]
+    return [output for output in s.outputs if output is not None] if isinstance(s, Extern) else [s.buffer]
 
 
 def read_by(s: LoweredStep) -> list[Buffer]:
@@ -370,15 +375,15 @@ def read_by(s: LoweredStep) -> list[Buffer]:
 def flat(axes: Sequence[Axis]) -> Expr:
     """The position along all axes together."""
     e = ZERO
-    for a in axes:
-        e = e * a.size + a.symbol
+    for axis in axes:
+        e = e * axis.size + axis.symbol
     return e
 
 
-def position(b: Buffer, *at: Any) -> Expr:
+def position(buffer: Buffer, *at: Any) -> Expr:
     """Where an element lies in a buffer; of a matrix, the first coordinate is left out."""
     e = ZERO
-    for size, stride, x in zip(reversed(b.shape), reversed(b.stride), reversed(at)):
+    for size, stride, x in zip(reversed(buffer.shape), reversed(buffer.stride), reversed(at)):
         if not is_one(size):
             e = e + as_expr(x) * stride
     return e
@@ -421,7 +426,10 @@ def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple])
     axes: list[Axis] = []
     for a in domain:
         by = {
-            x.args[1] for _, atoms in e.terms() for x in atoms if x.op in ("floordiv", "mod") and x.args[0] is a.symbol
+            atom.args[1]
+            for _, atoms in e.terms()
+            for atom in atoms
+            if atom.op in ("floordiv", "mod") and atom.args[0] is a.symbol
         }
         k = by.pop() if len(by) == 1 else None
         if k is None or not k.is_const or type(a.size) is not int or a.size % k.value:
@@ -433,10 +441,10 @@ def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple])
         axes += [high, low]
         whole[a.symbol.name] = high.symbol * k + low.symbol
     if whole:
-        e = tidy(e.subs(whole), {a.symbol.name: (0, a.size) for a in axes})
+        e = tidy(e.subs(whole), {axis.symbol.name: (0, axis.size) for axis in axes})
     if not is_affine(e):
         return None
-    left = {a.symbol.name: a for a in axes}
+    left = {axis.symbol.name: axis for axis in axes}
     order: list[Axis] = []
     rest, want = e, ONE
     while left:  # from the fastest axis of what is read
@@ -450,6 +458,8 @@ def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple])
         return None
     m = positions(order, e, at, ranges)
     return {
-        a.symbol.name: tidy(whole[a.symbol.name].subs(m), ranges) if a.symbol.name in whole else m[a.symbol.name]
-        for a in domain
+        axis.symbol.name: tidy(whole[axis.symbol.name].subs(m), ranges)
+        if axis.symbol.name in whole
+        else m[axis.symbol.name]
+        for axis in domain
     }

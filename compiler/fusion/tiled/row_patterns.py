@@ -68,11 +68,11 @@ NUMBERS: tuple[tuple[str, Pattern, Value], ...] = (
 )
 
 
-def softmax_of(finder: Finder, v: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
+def softmax_of(finder: Finder, value: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
     """(the scores, what a row gives that is masked as a whole) where a value is their softmax. Raises NoMatch."""
     matcher = _OfRows(finder, ranges)
     for pattern, empty in SOFTMAX:
-        found = matcher.match(pattern, v)
+        found = matcher.match(pattern, value)
         if found is not None and _is_of_row(found, matcher):
             return found["x"], empty
     raise NoMatch
@@ -101,18 +101,18 @@ class _OfRows(Matcher):
     finder: Finder
     ranges: dict[str, tuple]
 
-    def seen(self, v: Value) -> Value:
-        return self.finder.peeled(v, self.ranges)
+    def seen(self, value: Value) -> Value:
+        return self.finder.peeled(value, self.ranges)
 
     def same(self, a: Value, b: Value) -> bool:
         return self.finder.same(a, b, self.ranges)
 
-    def matches(self, pattern: Any, v: Value, found: Found) -> Iterator[Found]:
+    def matches(self, pattern: Any, value: Value, found: Found) -> Iterator[Found]:
         if not isinstance(pattern, Row):
-            yield from super().matches(pattern, v, found)
+            yield from super().matches(pattern, value, found)
             return
         try:
-            reduced = self.finder.row(v, pattern.op, self.ranges)
+            reduced = self.finder.row(value, pattern.op, self.ranges)
         except NoMatch:
             return
         yield from self.matches(pattern.of, reduced, found)

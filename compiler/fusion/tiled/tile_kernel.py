@@ -36,11 +36,11 @@ class TileNames(FormalNames):
     """The names in a kernel over `axes`: `value` rebuilds a value of the graph with them."""
 
     def __init__(self, axes: Iterable[Axis]):
-        super().__init__({a.symbol.name for a in axes})
+        super().__init__({axis.symbol.name for axis in axes})
         self.value = Rewriter(self.size, self.load)
 
     def sized(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
-        return tuple([Axis(a.symbol, maybe_int(self.size(as_expr(a.size)))) for a in axes])
+        return tuple([Axis(axis.symbol, maybe_int(self.size(as_expr(axis.size)))) for axis in axes])
 
     def store(self, buffer: Buffer, at: Expr, value: Value) -> Store:
         return Store(self.output(buffer), self.size(at), self.value(value))
@@ -57,7 +57,7 @@ def tile_kernel(
     lines: Iterable[tuple],
 ) -> Template:
     """The step, which stands for `place`."""
-    params, checks = scalars_and_checks([*template.roots(), *(v for s in stages for v in s.roots())])
+    params, checks = scalars_and_checks([*template.roots(), *(v for stage in stages for v in stage.roots())])
     kernel = Kernel(
         kind.name,
         template.outer,
@@ -68,14 +68,14 @@ def tile_kernel(
         list(names.sizes.values()),
         params,
         list(dict.fromkeys(filter(None, origins))),
-        list(dict.fromkeys(tuple(x) for x in lines)),
+        list(dict.fromkeys(tuple(line) for line in lines)),
         [kind.why],
         names.hints(hints),
         checks,
         template,
     )
     inputs, outputs = list(names.inputs), list(names.outputs)
-    launch = Launch(kernel, inputs, outputs, [symbol(n) for n in names.sizes], [n for n, _ in params])
+    launch = Launch(kernel, inputs, outputs, [symbol(size) for size in names.sizes], [n for n, _ in params])
     return Template(
         place.op, tuple(inputs), {}, outputs, reason=kind.reason, origin=place.origin, lines=place.lines, launch=launch
     )

@@ -26,9 +26,9 @@ ZEROS, REFLECTION = 0, 2  # of eager's paddings; 1 is the border
 class _Along:
     """Positions along one dimension of the input, in the dtype of the grid."""
 
-    def __init__(self, size: Any, padding: int, align: bool, t: torch.dtype):
-        self.size, self.padding, self.align, self.t = size, padding, align, t
-        self.n = const(size, t) if type(size) is int else cast(index(as_expr(size)), t)
+    def __init__(self, size: Any, padding: int, align: bool, dtype: torch.dtype):
+        self.size, self.padding, self.align, self.t = size, padding, align, dtype
+        self.n = const(size, dtype) if type(size) is int else cast(index(as_expr(size)), dtype)
 
     def number(self, x: float) -> Value:
         return const(x, self.t)
@@ -49,22 +49,22 @@ class _Along:
             p = prim("where", prim("lt", p, last), p, last)  # (NaN is the last)
         return p
 
-    def _reflected(self, p: Value) -> Value:
+    def _reflected(self, value: Value) -> Value:
         if is_one(self.size) and self.align:
             return self.number(0)
         low = self.number(0 if self.align else -0.5)
         span = prim("sub", self.n, self.number(1)) if self.align else self.n
-        away = prim("abs", prim("sub", p, low))
+        away = prim("abs", prim("sub", value, low))
         twice = prim("mul", span, self.number(2))
         extra = prim("sub", away, prim("mul", prim("trunc", prim("div", away, twice)), twice))
         back = prim("sub", twice, extra)
         return prim("add", prim("where", prim("lt", extra, back), extra, back), low)
 
-    def inside(self, p: Value) -> Value:
+    def inside(self, value: Value) -> Value:
         """Whether an element lies at a whole-numbered position (compared as floats: positions may be out of the range
         of integers).
         """
-        return prim("logical_and", prim("gt", p, self.number(-1)), prim("lt", p, self.n))
+        return prim("logical_and", prim("gt", value, self.number(-1)), prim("lt", value, self.n))
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ def grid_sampler_3d(lo: Lowering, node: Any, x: Ref, grid: Ref, mode: int, paddi
     return lo.pointwise(_sum(reshape(x, (*x.shape[:2], numel(x.shape[2:]))), shape, list(itertools.product(*taps))))
 
 
-def _taps(a: _Along, p: Value, mode: int) -> list[tuple[Value, Value | None]]:
+def _taps(a: _Along, value: Value, mode: int) -> list[tuple[Value, Value | None]]:
     """Whole-numbered positions (floats) and weights."""
     if mode == NEAREST:
-        return [(prim("round", p), None)]
-    first, one = prim("floor", p), a.number(1)
-    w = prim("sub", p, first)
+        return [(prim("round", value), None)]
+    first, one = prim("floor", value), a.number(1)
+    w = prim("sub", value, first)
     return [(first, prim("sub", one, w)), (prim("add", first, one), w)]
 
 
-def _kept(lo: Lowering, a: _Along, step: Any, shape: tuple, p: Value, w: Value | None) -> _Tap:
+def _kept(lo: Lowering, a: _Along, step: Any, shape: tuple, value: Value, w: Value | None) -> _Tap:
     """A tap in memory, since every channel has the same."""
-    at = prim("where", a.inside(p), prim("mul", cast(p, I64), index(as_expr(step))), const(-1, I64))
+    at = prim("where", a.inside(value), prim("mul", cast(value, I64), index(as_expr(step))), const(-1, I64))
     return _Tap(
         lo.store(at, shape, I64, suffix="_at"), None if w is None else lo.store(w, shape, a.t, suffix="_weight")
     )

@@ -40,9 +40,9 @@ def extent(size: Any) -> Value:
     return const(size, torch.int64) if type(size) is int else index(as_expr(size))
 
 
-def from_the_end(i: Value, n: Value) -> Value:
-    """A position among `n` of which negative ones count from the end."""
-    return prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
+def from_the_end(i: Value, value: Value) -> Value:
+    """A position among `value` of which negative ones count from the end."""
+    return prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, value), i)
 
 
 @rule("aten.embedding.default")
@@ -57,8 +57,8 @@ def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: 
 def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
     """x at the given positions. A position is checked even where a dimension of size 1 leaves nothing to choose."""
     value = remap(x, shape, of_dim).value
-    for d, e in of_dim.items():
-        if is_one(x.shape[d]) and isinstance(e, Expr):
+    for key, e in of_dim.items():
+        if is_one(x.shape[key]) and isinstance(e, Expr):
             for name in sorted(e.symbol_names()):
                 if name in indirect_values():
                     zero = prim("eq", indirect_values()[name], const(0, torch.int64))

@@ -23,12 +23,14 @@ CHOICE_LIMIT = 4
 @rule("aten.cat.default")
 def cat(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     dtype = lo.meta().dtype
-    pieces = [x for x in tensors if not (x.ndim == 1 and type(x.shape[0]) is int and x.shape[0] == 0)]
+    pieces = [
+        tensor for tensor in tensors if not (tensor.ndim == 1 and type(tensor.shape[0]) is int and tensor.shape[0] == 0)
+    ]
     shape = lo.out_shape()
     if not pieces:
         return lo.pointwise(const(0, dtype))
     dim %= len(shape)
-    pieces = [x for x in pieces if not (type(x.shape[dim]) is int and x.shape[dim] == 0)]
+    pieces = [piece for piece in pieces if not (type(piece.shape[dim]) is int and piece.shape[dim] == 0)]
     if not pieces:
         return lo.pointwise(const(0, dtype))
     if len(pieces) <= CHOICE_LIMIT and feeds_kernels(node):
@@ -40,11 +42,14 @@ def feeds_kernels(node: Any) -> bool:
     """Whether what uses the result is element-wise work, into which a choice by index can be fused."""
     from ..rule_table import RULES
 
-    users = [u for u in node.users if u.op == "call_function"]
+    users = [user for user in node.users if user.op == "call_function"]
     return (
         bool(users)
         and len(users) == len(node.users)
-        and all(u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions")) for u in users)
+        and all(
+            user.target in RULES and RULES[user.target].__module__.endswith(("pointwise", "reductions"))
+            for user in users
+        )
     )
 
 
@@ -88,16 +93,16 @@ def piece_start(cond: Value, chain: list[tuple[Value, Value]]) -> Value | None:
 
 def _store_pieces(lo: Lowering, pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Ref:
     m = lo.meta()
-    b: Buffer = lo.new_buffer(shape, dtype, strides_of(m))
+    buffer: Buffer = lo.new_buffer(shape, dtype, strides_of(m))
     first = as_expr(0)
-    for x in pieces:
-        axes = memory_order(x.shape, b.stride)
-        idx = flat_index(x.shape, b.stride) + first * b.stride[dim]
+    for piece in pieces:
+        axes = memory_order(piece.shape, buffer.stride)
+        idx = flat_index(piece.shape, buffer.stride) + first * buffer.stride[dim]
         lo.steps.append(
-            LoopNest(b, axes, idx, cast(x.value, dtype), domain=axes, origins=lo.origins(), lines=lo.lines())
+            LoopNest(buffer, axes, idx, cast(piece.value, dtype), domain=axes, origins=lo.origins(), lines=lo.lines())
         )
-        first = first + x.shape[dim]
-    return ref_of_buffer(b)
+        first = first + piece.shape[dim]
+    return ref_of_buffer(buffer)
 
 
 @rule("aten.constant_pad_nd.default")
@@ -118,12 +123,12 @@ def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any
             checks.append(prim("ge", index(at), const(0, torch.int64)))
         if not (isinstance(after, int) and after <= 0):
             checks.append(prim("lt", index(at), index(as_expr(x.shape[d]))))
-        for c in checks:
-            cond = c if cond is None else prim("logical_and", cond, c)
+        for check in checks:
+            cond = check if cond is None else prim("logical_and", cond, check)
     fill = const(value, x.dtype) if isinstance(value, (int, float)) else None
     if fill is None:
         raise NoRule("a padding value that is known only at run time")
-    if any(type(s) is int and s == 0 for s in x.shape):
+    if any(type(size) is int and size == 0 for size in x.shape):
         return lo.pointwise(fill)
     if lo.meta().on_gpu:
         x = _before_it_is_stored(lo, x)
@@ -143,12 +148,12 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
     def is_alone(n: Any, left: int = MOST_MOVED) -> bool:
         if n not in alone:  # (what comes later is not for the padding)
             before = n in lo.refs and n.op == "call_function" and bool(n.users) and left > 0
-            alone[n] = before and all(is_alone(u, left - 1) for u in n.users)
+            alone[n] = before and all(is_alone(user, left - 1) for user in n.users)
         return alone[n]
 
-    def value_at(b: Buffer, e: Expr) -> Value | None:
-        nests = lo.nests_of(b)
-        if len(nests) != 1 or b.origin not in lo.named or not is_alone(lo.named[b.origin]):
+    def value_at(buffer: Buffer, expr: Expr) -> Value | None:
+        nests = lo.nests_of(buffer)
+        if len(nests) != 1 or buffer.origin not in lo.named or not is_alone(lo.named[buffer.origin]):
             return None
         nest = nests[0]
         if (
@@ -156,7 +161,7 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
             or nest.mode != "set"
             or nest.product
             or nest.alone
-            or any(nest.index.coeff(a.symbol.name) is None for a in nest.axes)
+            or any(nest.index.coeff(axis.symbol.name) is None for axis in nest.axes)
             or has_op([nest.value], "check_index")
         ):
             return None
@@ -164,7 +169,7 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
         room -= len(walk([nest.value]))
         if room < 0:  # (whatever follows is not used)
             return None
-        at = positions(nest.axes, nest.index, e, ranges)
+        at = positions(nest.axes, nest.index, expr, ranges)
         return Rewriter(on_index=lambda e: tidy(e.subs(at), ranges), on_load=value_at)(nest.value)
 
     value = value_at(*x.value.attr)

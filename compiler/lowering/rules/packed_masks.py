@@ -20,10 +20,10 @@ __all__: list[str] = []
 
 def _places(shape: Sequence[Any], order: Sequence[int]) -> tuple[tuple[Axis, ...], Expr]:
     """The axes as they lie in memory, and the position of a bit over them."""
-    axes = tuple(Axis(dim_symbol(len(shape), d), shape[d]) for d in order if not is_one(shape[d]))
+    axes = tuple(Axis(dim_symbol(len(shape), dim), shape[dim]) for dim in order if not is_one(shape[dim]))
     e = as_expr(0)
-    for a in axes:
-        e = e * a.size + a.symbol
+    for axis in axes:
+        e = e * axis.size + axis.symbol
     return axes, e
 
 
@@ -41,7 +41,7 @@ def unpack_bits(lo: Lowering, node: Any, kept: Ref, size: Sequence[Any], order: 
     if not lo.on_gpu:
         raise NoRule("bits, which only kernels on a GPU read")
     b, source = lo.realise(kept), node.args[0]
-    if b.kind != "input" or any(u.target is not mask_bits.UNPACK for u in source.users):
+    if b.kind != "input" or any(user.target is not mask_bits.UNPACK for user in source.users):
         b = lo.view(b, b.shape, b.stride, 0, bits=True)  # (words that are drawn in this graph, for one)
     b.bits = True
     shape = lo.out_shape()

@@ -20,8 +20,8 @@ from ..ref import Ref, ranges_of, strided, value_range
 C = const
 
 
-def _out(lo: Lowering, v: Value) -> Ref:
-    return lo.pointwise(rounded(v, lo.meta().dtype))
+def _out(lo: Lowering, value: Value) -> Ref:
+    return lo.pointwise(rounded(value, lo.meta().dtype))
 
 
 def _math(lo: Lowering, *xs: Any) -> list[Value]:
@@ -145,17 +145,17 @@ def fmod(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     return _out(lo, prim("fmod", x, _divisor(lo, x, y, b)))
 
 
-def _divisor(lo: Lowering, x: Value, y: Value, b: Any) -> Value:
+def _divisor(lo: Lowering, x: Value, value: Value, b: Any) -> Value:
     """The divisor of an integer division: eager raises for zeros, and so does the kernel."""
     if (
         x.dtype.is_floating_point or isinstance(b, int) and b % (1 << 8 * x.dtype.itemsize) != 0
     ):  # (a multiple of that is zero in this type)
-        return y
+        return value
     if lo._device().type != "cpu" or x.dtype == torch.bool:
         raise NoRule("integer division by values that may be zero")
-    zero = cast(prim("eq", y, C(0, y.dtype)), torch.int64)
+    zero = cast(prim("eq", value, C(0, value.dtype)), torch.int64)
     none = check_index(zero, C(1, torch.int64), "RuntimeError: ZeroDivisionError")  # (0 where it holds)
-    return prim("add", y, cast(none, y.dtype))
+    return prim("add", value, cast(none, value.dtype))
 
 
 @rule("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
@@ -249,11 +249,11 @@ def _compare(name: str) -> Callable:
     return f
 
 
-def _decided(name: str, x: Value, y: Value, lo: Lowering) -> bool | None:
+def _decided(name: str, x: Value, value: Value, lo: Lowering) -> bool | None:
     """The truth of a comparison of positions where the shape decides it (row >= 0)."""
-    if x.dtype != torch.int64 or any(v.op not in ("index", "const") for v in (x, y)):
+    if x.dtype != torch.int64 or any(v.op not in ("index", "const") for v in (x, value)):
         return None
-    r = value_range(as_expr(x.attr) - y.attr, ranges_of(lo.out_shape()))
+    r = value_range(as_expr(x.attr) - value.attr, ranges_of(lo.out_shape()))
     if r is None:
         return None
     for truth, (always, never) in {
@@ -323,7 +323,7 @@ def _inside_gelu(node: Any) -> bool:
     if x is None or others != [None] or plus.target is not torch.ops.aten.add.Tensor or plus.args[1] != 1.0:
         return False
     return bool(plus.users) and all(
-        n.target is torch.ops.aten.mul.Tensor and scaled(n.args[0], 0.5) is x for n in plus.users
+        user.target is torch.ops.aten.mul.Tensor and scaled(user.args[0], 0.5) is x for user in plus.users
     )
 
 

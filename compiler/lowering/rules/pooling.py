@@ -26,7 +26,7 @@ def _pair(xs: Sequence[Any], default: tuple[int, int]) -> tuple[int, int]:
 def _fits(lo: Lowering, x: Ref, kernel: tuple[int, int], dilation: tuple[int, int], shape: Sequence[Any]) -> None:
     if not lo.on_gpu or x.ndim != 4 or dilation != (1, 1) or kernel[0] * kernel[1] > MOST_TAPS:
         raise NoRule("pooling")
-    if not all(type(s) is int and s > 0 for s in (*x.shape, *shape)) or x.dtype not in (
+    if not all(type(size) is int and size > 0 for size in (*x.shape, *shape)) or x.dtype not in (
         torch.float32,
         torch.float16,
         torch.bfloat16,
@@ -34,8 +34,8 @@ def _fits(lo: Lowering, x: Ref, kernel: tuple[int, int], dilation: tuple[int, in
         raise NoRule("pooling")
 
 
-def _within(e: Expr, n: int) -> Value:
-    return prim("logical_and", prim("ge", index(e), const(0, i64)), prim("lt", index(e), const(n, i64)))
+def _within(expr: Expr, n: int) -> Value:
+    return prim("logical_and", prim("ge", index(expr), const(0, i64)), prim("lt", index(expr), const(n, i64)))
 
 
 @rule("aten.max_pool2d_with_indices_backward.default")

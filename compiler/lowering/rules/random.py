@@ -30,9 +30,9 @@ def _signed(x: int) -> Value:
     return const(x - (1 << 64) if x >= 1 << 63 else x, I64)
 
 
-def _shifted(z: Value, n: int) -> Value:
+def _shifted(value: Value, n: int) -> Value:
     """z >> n without the sign."""
-    return prim("bitwise_and", prim("bitwise_right_shift", z, const(n, I64)), const((1 << (64 - n)) - 1, I64))
+    return prim("bitwise_and", prim("bitwise_right_shift", value, const(n, I64)), const((1 << (64 - n)) - 1, I64))
 
 
 def _mixed(z: Value) -> Value:
@@ -88,8 +88,8 @@ def _float(lo: Lowering) -> torch.dtype:
     return compute_dtype(d)
 
 
-def _out(lo: Lowering, v: Value) -> Ref:
-    return lo.pointwise(rounded(v, lo.meta().dtype))
+def _out(lo: Lowering, value: Value) -> Ref:
+    return lo.pointwise(rounded(value, lo.meta().dtype))
 
 
 @rule("aten.rand.default", "aten.rand_like.default")
@@ -250,7 +250,9 @@ def _base(node: Any) -> Any:
     """The node that made the memory that `node` is, or is a view of."""
 
     def is_view(op: Any) -> bool:
-        return isinstance(op, torch._ops.OpOverload) and any(a.alias_info is not None for a in op._schema.arguments[:1])
+        return isinstance(op, torch._ops.OpOverload) and any(
+            arg.alias_info is not None for arg in op._schema.arguments[:1]
+        )
 
     while node.op == "call_function" and (
         is_view(node.target) or node.target is operator.getitem and is_view(node.args[0].target)

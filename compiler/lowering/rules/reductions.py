@@ -28,7 +28,7 @@ def dims_of(dim: Any, ndim: int) -> list[int]:
 
 
 def count(shape: Sequence[Any], dims: Sequence[int]) -> Expr:
-    return mul_all(shape[d] for d in dims)
+    return mul_all(shape[dim] for dim in dims)
 
 
 def _finish(lo: Lowering, acc: Ref, dtype: torch.dtype) -> Ref:
@@ -100,7 +100,7 @@ def moments(lo: Lowering, x: Ref, dims: Sequence[int], dtype: torch.dtype) -> tu
     v = cast(x.value, dtype)
     last = _short_inside(lo, v, x.shape, dims)
     if last is not None:  # each column first, then what the columns of a group make together
-        rest = [d for d in dims if d != last]
+        rest = [dim for dim in dims if dim != last]
         part, spread = moments(lo, x, rest, dtype)
         total = lo.reduce("sum", part.value, part.shape, [last], True, suffix="_sum")
         mean_ = lo.store(
@@ -119,29 +119,31 @@ def _sums_first(lo: Lowering) -> bool:
     return torch.device(lo._device()).type == "cpu"
 
 
-def _safe_mean(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[int]) -> Ref:
+def _safe_mean(lo: Lowering, value: Value, shape: Sequence[Any], dims: Sequence[int]) -> Ref:
     """The mean. On a CPU its sum does not overflow where the mean does not: it is one of values times a power of two,
     which is exact. (A GPU's kernels find mean and squares in one pass, without a sum.)
     """
     n, small = count(shape, dims), 1.0
-    if v.dtype == torch.float32 and _sums_first(lo):
+    if value.dtype == torch.float32 and _sums_first(lo):
         small = 2.0 ** -(n.value.bit_length() if n.is_const else _MANY_BITS)
-    s = lo.reduce("sum", prim("mul", v, C(small, v.dtype)) if small != 1 else v, shape, dims, True, suffix="_sum")
-    whole = operand_count(shape, dims, v.dtype)
+    s = lo.reduce(
+        "sum", prim("mul", value, C(small, value.dtype)) if small != 1 else value, shape, dims, True, suffix="_sum"
+    )
+    whole = operand_count(shape, dims, value.dtype)
     if small != 1:
-        whole = C(whole.attr * small, v.dtype) if whole.op == "const" else prim("mul", whole, C(small, v.dtype))
-    return lo.store(prim("div", s.value, whole), s.shape, v.dtype, suffix="_mean")
+        whole = C(whole.attr * small, value.dtype) if whole.op == "const" else prim("mul", whole, C(small, value.dtype))
+    return lo.store(prim("div", s.value, whole), s.shape, value.dtype, suffix="_mean")
 
 
-def _short_inside(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[int]) -> int | None:
+def _short_inside(lo: Lowering, value: Value, shape: Sequence[Any], dims: Sequence[int]) -> int | None:
     """The reduced dimension that memory runs along in short pieces, with dimensions that stay around it (groups of
     channels, channels last): a GPU reads whole lines where those are kept, too."""
-    order = [d for d in order_of_loads(v, shape) if not is_one(shape[d])]
+    order = [d for d in order_of_loads(value, shape) if not is_one(shape[d])]
     if not lo.on_gpu or len(order) < 3 or order[-1] not in dims or order[-2] in dims:
         return None
     return (
         order[-1]
-        if type(shape[order[-1]]) is int and shape[order[-1]] <= SHORT and any(d in dims for d in order[:-2])
+        if type(shape[order[-1]]) is int and shape[order[-1]] <= SHORT and any(dim in dims for dim in order[:-2])
         else None
     )
 
@@ -160,7 +162,10 @@ def var_mean(
         below = prim("maximum", prim("sub", n, operand(c, dt)), C(0, dt))
     variance = Ref(m2.shape, dt, prim("div", m2.value, below))
     results = [r if keepdim else _squeezed(r, dims) for r in (variance, mean)]
-    return tuple(lo.store(rounded(r.value, x.dtype), r.shape, x.dtype, suffix=f"_{k}") for k, r in enumerate(results))
+    return tuple(
+        lo.store(rounded(result.value, x.dtype), result.shape, x.dtype, suffix=f"_{k}")
+        for k, result in enumerate(results)
+    )
 
 
 def _squeezed(x: Ref, dims: Sequence[int]) -> Ref:

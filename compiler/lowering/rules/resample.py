@@ -65,7 +65,7 @@ def _nearest(exact: bool) -> Any:
     return f
 
 
-def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dtype: torch.dtype) -> Expr:
+def _nearest_position(size: Any, out: Any, scale: Any, expr: Expr, exact: bool, dtype: torch.dtype) -> Expr:
     """The element that the o-th result is. Computed as a value, lane by lane in registers: a division inside of an
     index is not.
     """
@@ -75,7 +75,7 @@ def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dty
     t = torch.float64 if dtype == torch.float64 else torch.float32
     if known:
         if size == out:
-            return o
+            return expr
         tables = [_nearest_table(size, out, scale, exact, kind) for kind in (torch.float32, torch.float64)]
         if not dtype.is_floating_point and tables[0] != tables[1]:
             raise NoRule("interpolation of integers")
@@ -83,24 +83,26 @@ def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dty
         ratio = _rounded(size / out, single)
         middle = [int(_rounded(_rounded(i + 0.5, single) * ratio, single)) for i in range(out)]
         if tables[dtype == torch.float64] == middle:  # no rounding comes near the steps
-            p = prim("add", cast(index(o), single), const(0.5, single))
+            p = prim("add", cast(index(expr), single), const(0.5, single))
             i = prim("mul", p, const(ratio, single))
             return indirect_symbol(cast(i, I64))
     elif not dtype.is_floating_point:
         raise NoRule("interpolation of integers")
-    p = cast(index(o), t)
+    p = cast(index(expr), t)
     if exact:
         p = prim("add", p, const(0.5, t))
     i = cast(prim("floor", prim("mul", p, _ratio(size, out, scale, t))), I64)
     return indirect_symbol(prim("minimum", i, index(as_expr(size) - 1)))
 
 
-def _nearest_table(size: int, out: int, scale: float | None, exact: bool, t: torch.dtype) -> list[int]:
+def _nearest_table(size: int, out: int, scale: float | None, exact: bool, dtype: torch.dtype) -> list[int]:
     if not exact and out == 2 * size:
         return [i // 2 for i in range(out)]
-    ratio = _rounded(1.0 / scale if scale is not None and scale > 0 else _rounded(size, t) / _rounded(out, t), t)
+    ratio = _rounded(
+        1.0 / scale if scale is not None and scale > 0 else _rounded(size, dtype) / _rounded(out, dtype), dtype
+    )
     half = 0.5 if exact else 0.0
-    return [min(int(_rounded(_rounded(i + half, t) * ratio, t)), size - 1) for i in range(out)]
+    return [min(int(_rounded(_rounded(i + half, dtype) * ratio, dtype)), size - 1) for i in range(out)]
 
 
 for _d in (1, 2, 3):
@@ -109,15 +111,15 @@ for _d in (1, 2, 3):
 
 
 # ---- linear and cubic
-def _source(o: Expr, size: Any, out: Any, align: bool, scale: Any, cubic: bool, t: torch.dtype) -> Value:
+def _source(expr: Expr, size: Any, out: Any, align: bool, scale: Any, cubic: bool, dtype: torch.dtype) -> Value:
     """The position in the source, a float."""
-    p = cast(index(o), t)
+    p = cast(index(expr), dtype)
     if align:
         if is_one(out):
-            return const(0.0, t)
-        return prim("mul", prim("div", _number(size - 1, t), _number(out - 1, t)), p)
-    p = prim("sub", prim("mul", _ratio(size, out, scale, t), prim("add", p, const(0.5, t))), const(0.5, t))
-    return p if cubic else prim("maximum", p, const(0.0, t))
+            return const(0.0, dtype)
+        return prim("mul", prim("div", _number(size - 1, dtype), _number(out - 1, dtype)), p)
+    p = prim("sub", prim("mul", _ratio(size, out, scale, dtype), prim("add", p, const(0.5, dtype))), const(0.5, dtype))
+    return p if cubic else prim("maximum", p, const(0.0, dtype))
 
 
 class _Row:
@@ -131,11 +133,11 @@ class _Row:
         self.known = type(channels) is int and channels == 1 and lo._device().type == "cpu" and not is_one(shape[1])
         self.at = axis(shape[d : d + 1], 0) if self.known else axis(shape, d)
 
-    def kept(self, v: Value) -> Value:
+    def kept(self, value: Value) -> Value:
         if not self.known:
-            return v
+            return value
         return remap(
-            self.lo.store(v, self.shape[self.d : self.d + 1], suffix="_row"),
+            self.lo.store(value, self.shape[self.d : self.d + 1], suffix="_row"),
             self.shape,
             {0: axis(self.shape, self.d)},
         ).value
@@ -167,7 +169,7 @@ def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
 
 
 def _along_rows(
-    lo: Lowering, x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype
+    lo: Lowering, x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], dtype: torch.dtype
 ) -> Value:
     """Where rows lie in memory, the rows are combined first, in whole vectors; then half as many elements are looked up
     one by one. (A GPU has no such vectors, and looks up all in one kernel.)"""
@@ -178,23 +180,25 @@ def _along_rows(
         or all(len(row) == 1 for row in taps[:-1])
         or strides_of(lo.meta())[-1:] != (1,)
     ):
-        return _weighted(x, shape, lead, taps, t)
+        return _weighted(x, shape, lead, taps, dtype)
     between = (*shape[:-1], x.shape[-1])
     rows = lo.store(
-        _weighted(x, between, lead, [*taps[:-1], [(axis(between, len(between) - 1), None)]], t),
+        _weighted(x, between, lead, [*taps[:-1], [(axis(between, len(between) - 1), None)]], dtype),
         between,
-        t,
+        dtype,
         suffix="_rows",
     )
-    return _weighted(rows, shape, len(shape) - 1, taps[-1:], t)
+    return _weighted(rows, shape, len(shape) - 1, taps[-1:], dtype)
 
 
-def _weighted(x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype) -> Value:
+def _weighted(
+    x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], dtype: torch.dtype
+) -> Value:
     """Sum over all combinations of taps, the last dimension's first, as eager nests them."""
 
     def inner(k: int, at: list[Expr]) -> Value:
         if k == len(taps):
-            return cast(element_at(x, shape, lead, at), t)
+            return cast(element_at(x, shape, lead, at), dtype)
         total: Value | None = None
         for p, w in taps[k]:
             v = inner(k + 1, [*at, p])
@@ -233,20 +237,22 @@ def bicubic(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
     return lo.pointwise(rounded(_along_rows(lo, x, shape, lead, taps, t), x.dtype))
 
 
-def _cubic(w: Value, t: torch.dtype) -> list[Value]:
+def _cubic(value: Value, dtype: torch.dtype) -> list[Value]:
     """Weights of the four neighbours of a point that lies w after the second (Keys' kernel, a = -0.75)."""
     a = -0.75
-    one, two = const(1.0, t), const(2.0, t)
+    one, two = const(1.0, dtype), const(2.0, dtype)
 
     def near(x: Value) -> Value:  # |distance| <= 1
         return prim(
-            "add", prim("mul", prim("mul", prim("sub", prim("mul", const(a + 2, t), x), const(a + 3, t)), x), x), one
+            "add",
+            prim("mul", prim("mul", prim("sub", prim("mul", const(a + 2, dtype), x), const(a + 3, dtype)), x), x),
+            one,
         )
 
     def far(x: Value) -> Value:  # 1 < |distance| < 2
-        y = prim("sub", prim("mul", const(a, t), x), const(5 * a, t))
-        y = prim("add", prim("mul", y, x), const(8 * a, t))
-        return prim("sub", prim("mul", y, x), const(4 * a, t))
+        y = prim("sub", prim("mul", const(a, dtype), x), const(5 * a, dtype))
+        y = prim("add", prim("mul", y, x), const(8 * a, dtype))
+        return prim("sub", prim("mul", y, x), const(4 * a, dtype))
 
-    back = prim("sub", one, w)
-    return [far(prim("add", w, one)), near(w), near(back), far(prim("sub", two, w))]
+    back = prim("sub", one, value)
+    return [far(prim("add", value, one)), near(value), near(back), far(prim("sub", two, value))]

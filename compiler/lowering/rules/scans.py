@@ -39,8 +39,8 @@ def may_scan(lo: Lowering, shape: tuple, dim: int, dtype: torch.dtype) -> None:
     if dtype == torch.bool:
         raise NoRule("a scan of booleans")
     rows: Any = 1
-    for d, n in enumerate(shape):
-        rows = rows * (1 if d == dim else n)
+    for d, size in enumerate(shape):
+        rows = rows * (1 if d == dim else size)
     if type(shape[dim]) is int and shape[dim] > LONG and type(rows) is int and rows < FEW:
         raise NoRule("a scan of long rows")
 
@@ -136,7 +136,7 @@ def masked_scatter(lo: Lowering, node: Any, x: Ref, mask: Ref, source: Ref) -> R
     if source.dtype != x.dtype:
         raise NoRule("a source of another dtype")
     total, given = numel(shape), numel(source.shape)
-    if any(type(s) is int and s == 0 for s in shape) or (type(given) is int and given == 0):
+    if any(type(size) is int and size == 0 for size in shape) or (type(given) is int and given == 0):
         raise NoRule("an empty source")
     wide = Ref(shape, torch.bool, mask.value)  # (positions count from the right: broadcasting changes nothing)
     flat = reshape(wide, (total,))

@@ -72,14 +72,14 @@ def start(lo: Lowering, x: Ref | Value, k: int | None = None) -> Buffer:
     """A copy of x (or a value in every element), laid out as the node's result, for later nests to write over."""
     m = lo.meta(k=k)
     shape, stride = lo.out_shape(k=k), strides_of(m)
-    if any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
+    if any(type(st) is int and st == 0 and not is_one(size) for size, st in zip(shape, stride)):
         stride = None
     return lo.store(cast(x.value if isinstance(x, Ref) else x, m.dtype), shape, m.dtype, stride).value.attr[0]
 
 
 def store_at(
     lo: Lowering,
-    b: Buffer,
+    buffer: Buffer,
     shape: Sequence[Any],
     value: Value,
     at: Sequence[Expr | Value],
@@ -89,26 +89,37 @@ def store_at(
     """Over `shape`, store `value` at position `at` of each of b's dimensions (or of `strides`): an axis, or a checked
     position.
     """
-    if is_empty(shape) or (is_empty(b.shape) and not any(isinstance(p, Value) for p in at)):
-        return ref_of_buffer(b)
+    if is_empty(shape) or (is_empty(buffer.shape) and not any(isinstance(p, Value) for p in at)):
+        return ref_of_buffer(buffer)
     n = len(shape)
     e = as_expr(0)
     positions: list[Value] = []
-    for p, st in zip(at, b.stride or (1,) if strides is None else strides):
+    for p, st in zip(at, buffer.stride or (1,) if strides is None else strides):
         if isinstance(p, Value):
             positions.append(p)
             p = put_symbol(len(positions) - 1)
         e = e + p * st
-    axes = tuple(Axis(dim_symbol(n, d), s) for d, s in enumerate(shape) if not is_one(s))
+    axes = tuple(Axis(dim_symbol(n, d), size) for d, size in enumerate(shape) if not is_one(size))
     own = {p.name for p in at if isinstance(p, Expr) and p.op == "sym"}
     if torch.device(lo._device()).type != "cpu":
         own = {a.symbol.name for a in axes}
     kept = tuple(a for a in axes if a.symbol.name in own)
     order = tuple(a for a in axes if a.symbol.name not in own)
     lo.steps.append(
-        LoopNest(b, kept, e, put(cast(value, b.dtype), positions), order, None, axes, mode, lo.origins(), lo.lines())
+        LoopNest(
+            buffer,
+            kept,
+            e,
+            put(cast(value, buffer.dtype), positions),
+            order,
+            None,
+            axes,
+            mode,
+            lo.origins(),
+            lo.lines(),
+        )
     )
-    return ref_of_buffer(b)
+    return ref_of_buffer(buffer)
 
 
 def checked(i: Value, size: Any, message: str, wrap: bool = False) -> Value:
@@ -124,18 +135,18 @@ def _lifted(x: Any) -> Any:
 
 
 # ---- along one dimension: every element has a position of its own
-def _along(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
+def _along(lo: Lowering, buffer: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
     """b[..., ids[...], ...] = value[...] along `dim`."""
     ids, value = _lifted(ids), _lifted(value)
     n = ids.ndim
     dim %= n
-    size = b.shape[dim] if b.shape else 1
+    size = buffer.shape[dim] if buffer.shape else 1
     p = checked(ids.value, size, f"RuntimeError: index out of bounds for dimension {dim} with size {size}")
     if isinstance(value, Ref):
         v = remap(value, ids.shape, {d: axis(ids.shape, d) for d in range(n)}).value
     else:
-        v = operand(value, b.dtype)
-    store_at(lo, b, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(n)], mode)
+        v = operand(value, buffer.dtype)
+    store_at(lo, buffer, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(n)], mode)
 
 
 def _written(lo: Lowering, write: Callable, x: Ref, dim: int, ids: Ref, source: Any, mode: str) -> Ref:
@@ -216,7 +227,7 @@ def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values
             v, x.shape[d], f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}", True
         )
     if values.ndim > n or any(
-        not is_one(a) and not same(a, s) for a, s in zip(reversed(values.shape), reversed(shape))
+        not is_one(size) and not same(size, s) for size, s in zip(reversed(values.shape), reversed(shape))
     ):
         raise NoRule("the shape of the values differs from the shape they are written to")
     return store_at(lo, b, shape, values.value, at, "add" if accumulate else "set")
@@ -224,8 +235,8 @@ def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values
 
 def _broadcast(shapes: Sequence[Sequence[Any]], width: int) -> tuple:
     out: list[Any] = [1] * width
-    for s in shapes:
-        for k, x in enumerate(reversed(s), 1):
+    for shape in shapes:
+        for k, x in enumerate(reversed(shape), 1):
             if not is_one(x):
                 if not is_one(out[-k]) and not same(out[-k], x):
                     raise NoRule("index tensors whose sizes are not known to be equal")
@@ -241,8 +252,8 @@ def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate:
         raise NoRule("the number of values differs from the number of elements they are written to")
     source = reshape(source, ids.shape)
     total: Any = 1
-    for s in b.shape:
-        total = s * total
+    for size in b.shape:
+        total = size * total
     p = checked(
         ids.value, total, f"IndexError: out of range: tried to access an index on a tensor of {total} elements.", True
     )
@@ -255,8 +266,8 @@ def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate:
 def _places(p: Value, shape: Sequence[Any]) -> list[Value]:
     """A row-major position as one for each dimension."""
     out: list[Value] = []
-    for s in reversed(shape):
-        n = const(s, torch.int64) if type(s) is int else index(as_expr(s))
+    for size in reversed(shape):
+        n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
         out.insert(0, prim("remainder", p, n))
         p = prim("div_trunc", p, n)
     return out
@@ -299,17 +310,17 @@ def as_strided_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, size: Any, str
 
 
 def _store_strided(
-    lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]
+    lo: Lowering, buffer: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]
 ) -> Ref:
     """A store at positions that are no data: every element at its own."""
     e = as_expr(0)
     for p, st in zip(at, strides):
         e = e + p * st
-    axes = tuple(Axis(dim_symbol(len(shape), d), s) for d, s in enumerate(shape) if not is_one(s))
+    axes = tuple(Axis(dim_symbol(len(shape), d), size) for d, size in enumerate(shape) if not is_one(size))
     lo.steps.append(
-        LoopNest(b, axes, e, put(cast(value, b.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines())
+        LoopNest(buffer, axes, e, put(cast(value, buffer.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines())
     )
-    return ref_of_buffer(b)
+    return ref_of_buffer(buffer)
 
 
 @rule("aten.max_unpool2d.default", "aten.max_unpool3d.default")
@@ -346,19 +357,19 @@ def embedding_dense_backward(
 
 
 # ---- whole slices at positions of one dimension
-def _slices(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
+def _slices(lo: Lowering, buffer: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
     """b[..., ids[k], ...] = value[..., k, ...]; `value` is a tensor of that shape, a number, or a tensor without
     dimensions.
     """
-    ids, value = _lifted(ids), _lifted(value) if b.shape else value
-    shape = list(b.shape) or [1]
+    ids, value = _lifted(ids), _lifted(value) if buffer.shape else value
+    shape = list(buffer.shape) or [1]
     dim %= len(shape)
     size = shape[dim]
     shape[dim] = ids.shape[0]
     i = remap(ids, (ids.shape[0], *(1,) * (len(shape) - 1 - dim)), {0: dim_symbol(len(shape), dim)}).value
     p = checked(i, size, "IndexError: index out of range in self")
-    v = value.value if isinstance(value, Ref) else operand(value, b.dtype)
-    store_at(lo, b, shape, v, [p if d == dim else axis(shape, d) for d in range(len(shape))], mode)
+    v = value.value if isinstance(value, Ref) else operand(value, buffer.dtype)
+    store_at(lo, buffer, shape, v, [p if d == dim else axis(shape, d) for d in range(len(shape))], mode)
 
 
 @rule("aten.index_add.default")

@@ -65,10 +65,10 @@ def _erfinv(x: Value) -> Value:
     one = const(1.0, d)
     w = prim("neg", prim("log", prim("mul", prim("sub", one, x), prim("add", one, x))))
 
-    def horner(t: Value, coefficients: tuple[float, ...]) -> Value:
+    def horner(value: Value, coefficients: tuple[float, ...]) -> Value:
         p = const(coefficients[0], d)
-        for c in coefficients[1:]:
-            p = prim("add", const(c, d), prim("mul", p, t))
+        for coefficient in coefficients[1:]:
+            p = prim("add", const(coefficient, d), prim("mul", p, value))
         return p
 
     centre, tails = (

@@ -36,12 +36,12 @@ def expand(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
 
 @view_rule("aten.permute.default")
 def permute(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
-    return _permute(x, [d % x.ndim for d in dims])
+    return _permute(x, [dim % x.ndim for dim in dims])
 
 
 def _permute(x: Ref, dims: list[int]) -> Ref:
     n = x.ndim
-    return remap(x, tuple(x.shape[d] for d in dims), {d: dim_symbol(n, k) for k, d in enumerate(dims)})
+    return remap(x, tuple(x.shape[dim] for dim in dims), {dim: dim_symbol(n, k) for k, dim in enumerate(dims)})
 
 
 @view_rule("aten.unsqueeze.default")
@@ -159,7 +159,7 @@ def as_strided(lo: Lowering, node: Any, x: Ref, size: Any, stride: Any, offset: 
 @rule("aten.flip.default")
 def flip(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
     n = x.ndim
-    m = {d % n: as_expr(x.shape[d]) - 1 - dim_symbol(n, d % n) for d in dims}
+    m = {dim % n: as_expr(x.shape[dim]) - 1 - dim_symbol(n, dim % n) for dim in dims}
     return lo.pointwise(remap(x, x.shape, m).value)
 
 

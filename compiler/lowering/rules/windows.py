@@ -41,13 +41,13 @@ def element_at(
     return v if inside is None else prim("masked", inside, v, const(fill, v.dtype))
 
 
-def within(e: Expr, size: Any, least: Any, greatest: Any) -> Condition:
+def within(expr: Expr, size: Any, least: Any, greatest: Any) -> Condition:
     """0 <= e < size, as far as the least and greatest value of e leave it open."""
     c: Condition = None
     if not (isinstance(least, int) and least >= 0):
-        c = prim("ge", index(e), const(0, torch.int64))
+        c = prim("ge", index(expr), const(0, torch.int64))
     if not (isinstance(greatest, int) and isinstance(size, int) and greatest < size):
-        c = both(c, prim("lt", index(e), index(as_expr(size))))
+        c = both(c, prim("lt", index(expr), index(as_expr(size))))
     return c
 
 
@@ -97,7 +97,7 @@ def avg_pool(
                 reach = _last(shape[lead + k], stride[k])
                 most = None if reach is None else reach - padding[k] + (off if isinstance(off, int) else kernel[k] - 1)
                 inside = both(inside, within(here[k] + off, sizes[k], least, most))
-        return cast(element_at(x, over, lead, [h + o for h, o in zip(here, offsets)], inside), up)
+        return cast(element_at(x, over, lead, [h + offset for h, offset in zip(here, offsets)], inside), up)
 
     total = _sum_over(lo, shape, kernel, firsts, term)
     if divisor_override is not None:
@@ -166,17 +166,21 @@ def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> R
         raise NoRule("averages of integers")
     up = compute_dtype(x.dtype)
     windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(n)]
-    kernel = [w[1] for w in windows]
+    kernel = [window[1] for window in windows]
 
     def term(offsets: Sequence[Any], over: Sequence[Any], here: Sequence[Expr]) -> Value:
         inside: Condition = None
-        lengths = shifted([w[2] for w in windows], shape, over) if len(over) != len(shape) else [w[2] for w in windows]
+        lengths = (
+            shifted([window[2] for window in windows], shape, over)
+            if len(over) != len(shape)
+            else [window[2] for window in windows]
+        )
         for k, (_, widest, length) in enumerate(windows):
             if not (length.is_const and length.value == widest) and length is not as_expr(widest):
                 inside = both(inside, prim("lt", index(as_expr(offsets[k])), index(lengths[k])))
-        return cast(element_at(x, over, lead, [h + o for h, o in zip(here, offsets)], inside), up)
+        return cast(element_at(x, over, lead, [h + offset for h, offset in zip(here, offsets)], inside), up)
 
-    firsts = [w[0] for w in windows]
+    firsts = [window[0] for window in windows]
     if all(isinstance(k, int) for k in kernel):
         total = _sum_over(lo, shape, kernel, firsts, term)
     else:
@@ -188,7 +192,7 @@ def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> R
     return lo.pointwise(rounded(total, x.dtype))
 
 
-def _window(size: Any, out: Any, o: Expr) -> tuple[Expr, Any, Expr]:
+def _window(size: Any, out: Any, expr: Expr) -> tuple[Expr, Any, Expr]:
     """(first element, widest window, this window's length) of an adaptive pool's o-th window."""
     if is_one(out):
         return as_expr(0), size, as_expr(size)
@@ -197,9 +201,9 @@ def _window(size: Any, out: Any, o: Expr) -> tuple[Expr, Any, Expr]:
     if out == 0:
         raise NoRule("an empty result")
     if size % out == 0:
-        return o * (size // out), size // out, as_expr(size // out)
-    first = (o * size) // out
-    end = (o * size + (size + out - 1)) // out
+        return expr * (size // out), size // out, as_expr(size // out)
+    first = (expr * size) // out
+    end = (expr * size + (size + out - 1)) // out
     widest = max((i * size + size + out - 1) // out - i * size // out for i in range(out))
     return first, widest, end - first
 
@@ -212,15 +216,15 @@ def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> t
     if not x.dtype.is_floating_point:
         raise NoRule("maxima of integers")
     windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(n)]
-    kernel, firsts = [w[1] for w in windows], [w[0] for w in windows]
+    kernel, firsts = [window[1] for window in windows], [window[0] for window in windows]
 
     def value(offsets: Sequence[Any], over: Sequence[Any]) -> Value:
         inside: Condition = None
-        here, lengths = shifted(firsts, shape, over), shifted([w[2] for w in windows], shape, over)
+        here, lengths = shifted(firsts, shape, over), shifted([window[2] for window in windows], shape, over)
         for k, (_, widest, length) in enumerate(windows):
             if length is not as_expr(widest):
                 inside = both(inside, prim("lt", index(as_expr(offsets[k])), index(lengths[k])))
-        v = element_at(x, over, lead, [h + o for h, o in zip(here, offsets)], inside, float("-inf"))
+        v = element_at(x, over, lead, [h + offset for h, offset in zip(here, offsets)], inside, float("-inf"))
         return cast(v, compute_dtype(x.dtype))
 
     best = reduce_over(lo, "max", shape, kernel, value, "_max")
@@ -330,7 +334,7 @@ def im2col(
     lead = x.ndim - 2
     sizes = x.shape[lead:]
     outs = [(as_expr(sizes[k]) + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in range(2)]
-    outs_ = [o.value if o.is_const else o for o in outs]
+    outs_ = [out.value if out.is_const else out for out in outs]
     shape = (*x.shape[:lead], kernel[0], kernel[1], *outs_)
     at, inside = [], None
     for k in range(2):
@@ -406,8 +410,8 @@ def _reflected(e: Expr, size: Expr) -> Expr:
     return minimum(e, (size - 1) * 2 - e)
 
 
-def _clamped(e: Expr, size: Expr) -> Expr:
-    return minimum(maximum(e, as_expr(0)), size - 1)
+def _clamped(expr: Expr, size: Expr) -> Expr:
+    return minimum(maximum(expr, as_expr(0)), size - 1)
 
 
 for _d in (1, 2, 3):

@@ -33,14 +33,14 @@ def written(lo: Lowering, node: Any, *args: Any, **kwargs: Any) -> Any:
     given = {**dict(zip(form.names, args)), **kwargs}
     nodes = {**dict(zip(form.names, node.args)), **node.kwargs}
     without_contents = [k for k in form.written if _is_uninitialised(nodes[k])]
-    read = {k: _operand(lo, v, nodes[k]) for k, v in given.items() if k not in without_contents}
+    read = {key: _operand(lo, value, nodes[key]) for key, value in given.items() if key not in without_contents}
     val = node.meta["val"]
     metas = val if isinstance(val, (tuple, list)) else (val,)
-    outs = [lo.new_buffer(shape_of(m.shape), m.dtype, strides_of(m)) for m in metas]
+    outs = [lo.new_buffer(shape_of(meta.shape), meta.dtype, strides_of(meta)) for meta in metas]
     lines = [tuple(x) for x in lo.lines()]
     lo.steps.append(Extern(form.functional, (), read, outs, form.op, form.written, REASON, node.name, lines))
     lo.forget_drawing()  # it may draw random numbers
-    results: list[Ref] = [ref_of_buffer(b) for b in outs]
+    results: list[Ref] = [ref_of_buffer(out) for out in outs]
     return tuple(results) if isinstance(val, (tuple, list)) else results[0]
 
 
@@ -51,7 +51,7 @@ def _operand(lo: Lowering, value: Any, node: Any) -> Any:
     if isinstance(value, Ref):
         return lo.realise(value, strides_of(node.meta["val"]))
     if isinstance(value, (list, tuple)):
-        return type(value)(_operand(lo, v, n) for v, n in zip(value, node))
+        return type(value)(_operand(lo, item, n) for item, n in zip(value, node))
     return value
 
 

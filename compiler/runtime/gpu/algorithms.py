@@ -150,17 +150,18 @@ def _operands(step: Extern, index: int) -> list[list[torch.Tensor]]:
     """Results and operands, several times over."""
     buffers = (*step.outputs, *operands_of(step))
     shapes, strides = (
-        [tuple(as_expr(n).value for n in dims) for dims in all_dims]
-        for all_dims in ([b.shape for b in buffers], [b.stride for b in buffers])
+        [tuple(as_expr(dim).value for dim in dims) for dims in all_dims]
+        for all_dims in ([buffer.shape for buffer in buffers], [buffer.stride for buffer in buffers])
     )
     size = sum(
-        b.dtype.itemsize * (1 + sum((n - 1) * st for n, st in zip(*dims))) for b, *dims in zip(buffers, shapes, strides)
+        buffer.dtype.itemsize * (1 + sum((n - 1) * st for n, st in zip(*dims)))
+        for buffer, *dims in zip(buffers, shapes, strides)
     )
     caches = torch.cuda.get_device_properties(index).L2_cache_size
     n = min(REPEATS, -(-BEYOND_CACHES * caches // size))
     if n * size > tune.MOST_SHARE * torch.cuda.mem_get_info(index)[0]:
         raise RuntimeError("its operands would take too much memory to be measured")
     return [
-        [tune.made_up(b, shape, stride, index) for b, shape, stride in zip(buffers, shapes, strides)]
+        [tune.made_up(buffer, shape, stride, index) for buffer, shape, stride in zip(buffers, shapes, strides)]
         for _ in range(max(1, n))
     ]

@@ -81,8 +81,8 @@ def clear_first(graph: Any, base: int, used: int) -> int:
         return 0
     roots = graph.roots()
     first = graph.clear(base, used * SLOT)
-    for r in roots:
-        graph.connect(first, r)
+    for root in roots:
+        graph.connect(first, root)
     return gone
 
 
@@ -195,7 +195,7 @@ def _driver() -> Any:
     )  # of CUDA 12.3 and later
     return (
         driver
-        if all(hasattr(driver, n) for n in names)
+        if all(hasattr(driver, name) for name in names)
         and hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")
         and hasattr(native, "gemm_workspaces")
         else None

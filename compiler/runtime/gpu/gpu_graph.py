@@ -40,7 +40,7 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
             raise
         generated = replace(generated, kernels=in_other_ways(generated.kernels, generated.target, opts))
         kernels = load_kernels(generated.kernels, generated.target, index, opts)
-    by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
+    by_name = {kernel.name: c for kernel, c in zip(generated.kernels, kernels)}
     announce(generated)
     algorithms = searched(
         "the choice of algorithms", opts, lambda: choose_algorithms(generated.schedule.steps, opts, index), {}
@@ -91,10 +91,12 @@ class _Drawing:
         return True
 
 
-def _drawing(plan: Callable[..., tuple], s: Schedule, eager: Callable[..., tuple] | None) -> Callable[..., tuple]:
-    draws = [step for step in s.steps if isinstance(step, Extern) and step.op is philox.STATE]
+def _drawing(
+    plan: Callable[..., tuple], schedule: Schedule, eager: Callable[..., tuple] | None
+) -> Callable[..., tuple]:
+    draws = [step for step in schedule.steps if isinstance(step, Extern) and step.op is philox.STATE]
     if not draws or eager is None:
         return plan
     return _Drawing(
-        plan, [i for i, b in enumerate(s.inputs) if any(b is x for step in draws for x in step.args[0])], eager
+        plan, [i for i, b in enumerate(schedule.inputs) if any(b is x for step in draws for x in step.args[0])], eager
     )

@@ -31,7 +31,9 @@ class GraphSets:
     def place(self, inputs: tuple) -> int:
         """Which of the plan's inputs tells the sets apart; -1: none does."""
         if self._place is None:
-            parameters = (i for i in self.members[0].tensors if isinstance(inputs[i], torch.nn.Parameter))
+            parameters = (
+                tensor for tensor in self.members[0].tensors if isinstance(inputs[tensor], torch.nn.Parameter)
+            )
             self._place = next(parameters, -1)
         return self._place
 

@@ -63,31 +63,33 @@ def common_pool(index: int) -> Pool:
     return _common[index]
 
 
-def over(t: torch.Tensor, pool: Any) -> torch.Tensor:
-    """A tensor over the memory of `t`, which stays the allocator's: only the pool is kept."""
-    kind, index = (2, t.device.index) if t.is_cuda else (1, 0)
-    n = span(t) * t.element_size()
-    memory = torch.from_dlpack(native.blob(t.data_ptr(), n, kind, index, pool))
+def over(tensor: torch.Tensor, pool: Any) -> torch.Tensor:
+    """A tensor over the memory of `tensor`, which stays the allocator's: only the pool is kept."""
+    kind, index = (2, tensor.device.index) if tensor.is_cuda else (1, 0)
+    n = span(tensor) * tensor.element_size()
+    memory = torch.from_dlpack(native.blob(tensor.data_ptr(), n, kind, index, pool))
     with torch.no_grad():
-        return torch.empty(0, dtype=t.dtype, device=t.device).set_(memory.untyped_storage(), 0, t.shape, t.stride())
+        return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+            memory.untyped_storage(), 0, tensor.shape, tensor.stride()
+        )
 
 
-def span(t: torch.Tensor) -> int:
+def span(tensor: torch.Tensor) -> int:
     """Elements from the first to the last that the strides reach."""
-    return 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride())) if t.numel() else 0
+    return 1 + sum((size - 1) * st for size, st in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
 
 
-def own_copy(t: torch.Tensor) -> torch.Tensor:
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Memory of the same layout, gaps included, with the tensor's contents."""
-    n = span(t)
-    flat = torch.empty(n, dtype=t.dtype, device=t.device)
+    n = span(tensor)
+    flat = torch.empty(n, dtype=tensor.dtype, device=tensor.device)
     with torch.no_grad():
-        flat.copy_(t.detach().as_strided((n,), (1,), t.storage_offset()))
-    return flat.as_strided(t.shape, t.stride())
+        flat.copy_(tensor.detach().as_strided((n,), (1,), tensor.storage_offset()))
+    return flat.as_strided(tensor.shape, tensor.stride())
 
 
-def place_of(t: torch.Tensor) -> tuple:
-    return t.data_ptr(), t.dtype, tuple(t.shape), t.stride()
+def place_of(tensor: torch.Tensor) -> tuple:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 class Held:
@@ -98,9 +100,9 @@ class Held:
 
     def __init__(self, kept: Sequence[torch.Tensor], pool: Any, static: frozenset[int]):
         self.own = {place_of(t): t for t in kept}
-        self.views = {place: over(t, pool) for place, t in self.own.items()}
+        self.views = {place: over(value, pool) for place, value in self.own.items()}
         self.static, self.dropped = static, False
-        self.storages = array("q", (t.untyped_storage()._cdata for t in self.views.values()))
+        self.storages = array("q", (view.untyped_storage()._cdata for view in self.views.values()))
         self.count = native.storage_uses if _counts_as_torch() else _sum_of_uses
         self.idle = self.count(self.storages)
 
@@ -111,7 +113,7 @@ class Held:
 
     @property
     def bytes(self) -> int:
-        return sum(span(t) * t.element_size() for t in self.views.values())
+        return sum(span(view) * view.element_size() for view in self.views.values())
 
 
 def _sum_of_uses(storages: Sequence[int]) -> int:
@@ -129,9 +131,9 @@ def _counts_as_torch() -> bool:
     few = [torch.empty(n) for n in range(4)]
     more = [t.view(-1) for t in few for _ in range(t.numel())]
     addresses = array("q", (t.untyped_storage()._cdata for t in few))
-    return all(native.storage_uses(array("q", [a])) == _sum_of_uses([a]) for a in addresses) and native.storage_uses(
-        addresses
-    ) == _sum_of_uses(addresses) > len(more)
+    return all(
+        native.storage_uses(array("q", [address])) == _sum_of_uses([address]) for address in addresses
+    ) and native.storage_uses(addresses) == _sum_of_uses(addresses) > len(more)
 
 
 class Step:
@@ -193,7 +195,7 @@ class Step:
 
 def held_bytes(index: int) -> int:
     """Bytes of the device in pools of training steps."""
-    return sum(s.reserved for s in list(_steps) if s.index == index)
+    return sum(step.reserved for step in list(_steps) if step.index == index)
 
 
 def most_bytes(index: int) -> int:

@@ -17,11 +17,11 @@ __all__ = ["compile_text", "library"]
 def library() -> ctypes.CDLL:
     """NVRTC: of the packages beside torch, else the system's. Raises RuntimeError where there is none."""
     found = [
-        p
+        path
         for folder in sys.path
         if folder
-        for p in sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True)
-        if "alt" not in p.name
+        for path in sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True)
+        if "alt" not in path.name
     ]
     for name in [*map(str, found), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]:
         try:

@@ -24,20 +24,20 @@ def in_other_ways(kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: A
     are. Their binaries are in the disk cache then.
     """
     contract = not opts.get("emulate_precision", False)
-    return [_first_accepted(k, target, opts, contract) for k in kernels]
+    return [_first_accepted(kernel, target, opts, contract) for kernel in kernels]
 
 
-def _first_accepted(k: GeneratedKernel, target: GpuTarget, opts: Any, contract: bool) -> GeneratedKernel:
+def _first_accepted(kernel: GeneratedKernel, target: GpuTarget, opts: Any, contract: bool) -> GeneratedKernel:
     refused: RejectedKernel | None = None
-    for choices, printed in tune.printed_variants(k, tune.candidates(k, target), target, opts):
+    for choices, printed in tune.printed_variants(kernel, tune.candidates(kernel, target), target, opts):
         try:
             compile_all([Job(printed.source, target, contract=contract)], opts)
         except RejectedKernel as e:
             refused = refused or e
             continue
         if refused is not None:
-            way = ", ".join(f"{n}={v}" for n, v in choices.plain().items())
-            events.fallback("kernel", f"{k.name} takes {way}: {_short(refused)}")
+            way = ", ".join(f"{key}={value}" for key, value in choices.plain().items())
+            events.fallback("kernel", f"{kernel.name} takes {way}: {_short(refused)}")
         return printed
     assert refused is not None
     raise refused

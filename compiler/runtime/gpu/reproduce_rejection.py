@@ -37,7 +37,7 @@ def keep_reproducer(folder: Path, name: str, key: str, job: dict[str, Any], erro
         )
         ending = ".cu"
     else:
-        described = json.dumps({k: v for k, v in job.items() if k != "text"})
+        described = json.dumps({k: value for k, value in job.items() if k != "text"})
         text = f"# Triton rejects this; running the file shows why\n{said}{job['text']}{_TRITON.format(job=described)}"
         ending = ".py"
     path = folder / "rejected" / f"{name}-{key[:12]}{ending}"

@@ -56,16 +56,16 @@ def tune(generated: Generated, opts: Any, index: int) -> Generated:
     until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(generated.kernels)))
     chosen: dict[str, GeneratedKernel] = {}
     wanted: list[tuple[str, GeneratedKernel]] = []
-    for k in generated.kernels:
-        key = note_key(k, generated.target, index)
+    for kernel in generated.kernels:
+        key = note_key(kernel, generated.target, index)
         note = cache.get_note(key)
         if note is None:
-            wanted.append((key, k))
+            wanted.append((key, kernel))
             continue
         kept = json.loads(note)
-        events.emit("cache", key=key, hit=True, reason="", what=f"tuning of {k.name}")
-        events.emit("autotune", kernel=k.name, trials=kept["trials"])
-        chosen[k.name] = _printed(k, Choices(**kept["choices"]), generated.target, opts)
+        events.emit("cache", key=key, hit=True, reason="", what=f"tuning of {kernel.name}")
+        events.emit("autotune", kernel=kernel.name, trials=kept["trials"])
+        chosen[kernel.name] = _printed(kernel, Choices(**kept["choices"]), generated.target, opts)
     if wanted:
         with torch.cuda.device(index), torch.random.fork_rng([index]):
             if not torch.cuda.is_current_stream_capturing():
@@ -88,10 +88,10 @@ def searched(what: str, opts: Any, search: Callable[[], Any], otherwise: Any) ->
         return otherwise
 
 
-def note_key(k: GeneratedKernel, target: GpuTarget, index: int, more: str = "") -> str:
+def note_key(kernel: GeneratedKernel, target: GpuTarget, index: int, more: str = "") -> str:
     """The name of what is kept of a kernel's search; `more`: what it was compared with, beside its own tiles."""
     return "tune-" + content_key(
-        k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(target) + more,
+        kernel.kernel.key() + repr(sorted(kernel.kernel.hints.items())) + repr(target) + more,
         (torch.cuda.get_device_name(index),),
         f"triton {triton_version()}",
     )
@@ -99,21 +99,21 @@ def note_key(k: GeneratedKernel, target: GpuTarget, index: int, more: str = "") 
 
 def _search(
     wanted: list[tuple[str, GeneratedKernel]],
-    g: Generated,
+    generated: Generated,
     opts: Any,
     index: int,
     cache: Any,
     until: float,
     chosen: dict[str, GeneratedKernel],
 ) -> None:
-    jobs = [Job(k.source, g.target, contract=not opts.get("emulate_precision", False)) for _, k in wanted]
+    jobs = [Job(k.source, generated.target, contract=not opts.get("emulate_precision", False)) for _, k in wanted]
     rows = []
     for (key, k), binary in zip(wanted, compile_all(jobs, opts)):
         try:
             given = arguments(k.kernel, index)
             if given is None or k.source.asserts:  # (made-up numbers may fail a check of indices)
                 continue
-            call = make_kernel(k, binary, g.target, index, opts)
+            call = make_kernel(k, binary, generated.target, index, opts)
             us = time_in_turn([functools.partial(call, *given)], 3)[0]
         except torch.OutOfMemoryError as e:
             _give_up(k, e)
@@ -143,24 +143,24 @@ def _search(
             total=len(rows),
         )
         try:
-            trials, best = _race(k, g, opts, index)
+            trials, best = _race(k, generated, opts, index)
         except torch.OutOfMemoryError as e:
             _give_up(k, e)
             continue
         _note(k, key, trials, best, cache)
-        chosen[k.name] = _printed(k, best, g.target, opts)
+        chosen[k.name] = _printed(k, best, generated.target, opts)
 
 
-def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int) -> tuple[list[dict[str, Any]], Choices]:
+def _race(kernel: GeneratedKernel, generated: Generated, opts: Any, index: int) -> tuple[list[dict[str, Any]], Choices]:
     """Trials of one kernel, and the choices to keep."""
-    variants = printed_variants(k, candidates(k, g.target), g.target, opts)
+    variants = printed_variants(kernel, candidates(kernel, generated.target), generated.target, opts)
     calls: list[tuple[Choices, Callable]] = []
-    jobs = [Job(v.source, g.target, contract=not opts.get("emulate_precision", False)) for _, v in variants]
-    given = arguments(k.kernel, index)
+    jobs = [Job(v.source, generated.target, contract=not opts.get("emulate_precision", False)) for _, v in variants]
+    given = arguments(kernel.kernel, index)
     assert given is not None
     for (c, v), binary in zip(variants, those_that_compile(jobs, opts)):
         if binary is not None and fits(binary, index):
-            calls.append((c, make_kernel(v, binary, g.target, index, opts)))
+            calls.append((c, make_kernel(v, binary, generated.target, index, opts)))
     run = [functools.partial(call, *given) for _, call in calls]
     quick = time_in_turn(run, 2)
     keep = [i for i, t in enumerate(quick) if i == 0 or t < 1.25 * min(quick)]
@@ -172,17 +172,20 @@ def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int) -> tuple[list
 
 
 def printed_variants(
-    k: GeneratedKernel, choices: Sequence[Choices], target: GpuTarget, opts: Any
+    kernel: GeneratedKernel, choices: Sequence[Choices], target: GpuTarget, opts: Any
 ) -> list[tuple[Choices, GeneratedKernel]]:
     """The kernel printed in each way; ways that give the same text and tiles count once."""
     variants: list[tuple[Choices, GeneratedKernel]] = []
     seen: set[tuple] = set()
-    for c in choices:
-        v = _printed(k, c, target, opts)
-        same = (v.source.text, *((f.warps, f.stages, tuple(f.constants.items())) for f in v.source.functions))
+    for choice in choices:
+        v = _printed(kernel, choice, target, opts)
+        same = (
+            v.source.text,
+            *((function.warps, function.stages, tuple(function.constants.items())) for function in v.source.functions),
+        )
         if same not in seen:
             seen.add(same)
-            variants.append((c, v))
+            variants.append((choice, v))
     return variants
 
 
@@ -192,9 +195,9 @@ def those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
         return list(compile_all(jobs, opts))
     except ToolchainError:
         out: list[Any] = []
-        for j in jobs:
+        for job in jobs:
             try:
-                out += compile_all([j], opts)
+                out += compile_all([job], opts)
             except ToolchainError:
                 out.append(None)
         return out
@@ -202,7 +205,9 @@ def those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
 
 def fits(binary: Binary, index: int) -> bool:
     """Whether a program's shared memory is there on the device."""
-    return all(p.shared <= torch.cuda.get_device_properties(index).shared_memory_per_block_optin for p in binary.parts)
+    return all(
+        part.shared <= torch.cuda.get_device_properties(index).shared_memory_per_block_optin for part in binary.parts
+    )
 
 
 def described(c: Choices) -> dict[str, Any]:
@@ -213,27 +218,32 @@ def _trial(c: Choices, us: float, kept: bool) -> dict[str, Any]:
     return {"choices": described(c), "us": round(us, 3), "kept": kept}
 
 
-def _note(k: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choices, cache: Any) -> None:
+def _note(kernel: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choices, cache: Any) -> None:
     cache.put_note(key, json.dumps({"choices": asdict(best), "trials": trials}))
-    events.emit("autotune", kernel=k.name, trials=trials)
+    events.emit("autotune", kernel=kernel.name, trials=trials)
 
 
-def _give_up(k: GeneratedKernel, e: Exception) -> None:
+def _give_up(kernel: GeneratedKernel, error: Exception) -> None:
     torch.cuda.empty_cache()
-    events.fallback("autotune", f"{k.name} keeps the tile sizes that the rules chose: {str(e).splitlines()[0][:200]}")
-
-
-def _printed(k: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:
-    if c == Choices():
-        return k
-    return replace(
-        k, source=print_kernel(k.kernel, target, c, k.source.name, exact=bool(opts.get("emulate_precision", False)))
+    events.fallback(
+        "autotune", f"{kernel.name} keeps the tile sizes that the rules chose: {str(error).splitlines()[0][:200]}"
     )
 
 
-def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
+def _printed(kernel: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:
+    if c == Choices():
+        return kernel
+    return replace(
+        kernel,
+        source=print_kernel(
+            kernel.kernel, target, c, kernel.source.name, exact=bool(opts.get("emulate_precision", False))
+        ),
+    )
+
+
+def candidates(kernel: GeneratedKernel, target: GpuTarget) -> list[Choices]:
     """Ways to print a kernel, the rules' first."""
-    default = k.source.choices  # what the rules chose
+    default = kernel.source.choices  # what the rules chose
     kind, out = default["shape"], [Choices()]
     if kind in ("pointwise", "horizontal"):
         out += [Choices(xblock=x, warps=w) for x, w in ((256, 2), (256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
@@ -265,7 +275,7 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
                 for r, w in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))
             ]
     elif kind == "product":
-        out += product_choices(k.kernel, target, default)
+        out += product_choices(kernel.kernel, target, default)
     elif kind in ("attention", "chain"):
         out += tile_choices(default)
     elif kind == "split":
@@ -282,8 +292,8 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
             if default["xblock"] > 4
             else ((1, 1024, 4), (1, 2048, 8), (1, 4096, 16))
         )
-        out += [Choices(xblock=x, rblock=r, warps=w, split=n) for x, r, w in shapes for n in splits]
-        out += [Choices(stages=3, split=n) for n in splits]
+        out += [Choices(xblock=x, rblock=r, warps=w, split=split) for x, r, w in shapes for split in splits]
+        out += [Choices(stages=3, split=split) for split in splits]
     return out
 
 
@@ -301,16 +311,16 @@ def copy_bandwidth(index: int) -> float:
 def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int, launches: int = LAUNCHES) -> list[float]:
     """Median microseconds of each on the device, measured in turn after a first run each. `launches`: runs one after
     the other that are timed together."""
-    for f in calls:
-        f()
+    for call in calls:
+        call()
     times: list[list[float]] = [[] for _ in calls]
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(rounds):
-        for f, row in zip(calls, times):
-            f()
+        for call, row in zip(calls, times):
+            call()
             begin.record()
             for _ in range(launches):
-                f()
+                call()
             end.record()
             end.synchronize()
             row.append(begin.elapsed_time(end) * 1e3 / launches)
@@ -324,19 +334,19 @@ def time_from_graphs(calls: Sequence[Callable[[], Any]], replayed: bool = True) 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for f in calls:
-            f()
+        for call in calls:
+            call()
             torch.cuda.synchronize()
             with Counters(torch.cuda.current_device(), replayed) as counters:
                 counters.graph.capture_begin()
                 try:
                     for _ in range(REPEATS):
-                        f()
+                        call()
                 finally:
                     counters.graph.capture_end()
             graphs.append(counters.graph)
     torch.cuda.current_stream().wait_stream(side)
-    return [t / REPEATS for t in time_in_turn([g.replay for g in graphs], GRAPH_ROUNDS, 1)]
+    return [t / REPEATS for t in time_in_turn([graph.replay for graph in graphs], GRAPH_ROUNDS, 1)]
 
 
 def arguments(kernel: Kernel, index: int) -> list | None:
@@ -344,16 +354,16 @@ def arguments(kernel: Kernel, index: int) -> list | None:
     there.
     """
     try:
-        sizes = [int(as_expr(e).eval(kernel.hints)) for e in kernel.sizes]
-        values = {str(e): n for e, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
+        sizes = [int(as_expr(size).eval(kernel.hints)) for size in kernel.sizes]
+        values = {str(size): n for size, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
         shapes = [
-            tuple(tuple(int(as_expr(s).eval(values)) for s in dims) for dims in (b.shape, b.stride))
+            tuple(tuple(int(as_expr(dim).eval(values)) for dim in dims) for dims in (b.shape, b.stride))
             for b in (*kernel.inputs, *kernel.outputs)
         ]
     except KeyError:
         return None
     buffers = [*kernel.inputs, *kernel.outputs]
-    need = sum(_span(shape, stride) * b.dtype.itemsize for b, (shape, stride) in zip(buffers, shapes))
+    need = sum(_span(shape, stride) * buffer.dtype.itemsize for buffer, (shape, stride) in zip(buffers, shapes))
     if need > MOST_SHARE * torch.cuda.mem_get_info(index)[0]:
         return None
     p = find_product(without_locals(kernel)) if kernel.template is None else None
@@ -362,20 +372,22 @@ def arguments(kernel: Kernel, index: int) -> list | None:
         if p is not None and p.groups is not None
         else {}
     )
-    tensors = [made_up(b, shape, stride, index, parted.get(b)) for b, (shape, stride) in zip(buffers, shapes)]
+    tensors = [
+        made_up(buffer, shape, stride, index, parted.get(buffer)) for buffer, (shape, stride) in zip(buffers, shapes)
+    ]
     return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
 
 
 def _span(shape: tuple, stride: tuple) -> int:
-    return 1 + sum((n - 1) * st for n, st in zip(shape, stride)) if all(shape) else 0
+    return 1 + sum((size - 1) * st for size, st in zip(shape, stride)) if all(shape) else 0
 
 
-def made_up(b: Buffer, shape: tuple, stride: tuple, index: int, parted: int | None = None) -> torch.Tensor:
+def made_up(buffer: Buffer, shape: tuple, stride: tuple, index: int, parted: int | None = None) -> torch.Tensor:
     """A tensor like the buffer, to measure with. parted: it tells where groups of so many rows end. They are made
     alike: how calls will part their rows is not known, and for groups that are not alike the library and our kernels do
     the same products more."""
-    t = torch.empty(max(1, _span(shape, stride)), dtype=b.dtype, device=torch.device("cuda", index))
-    if b.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and b.kind != "output":
+    t = torch.empty(max(1, _span(shape, stride)), dtype=buffer.dtype, device=torch.device("cuda", index))
+    if buffer.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and buffer.kind != "output":
         t.uniform_()
     else:
         t.zero_()  # integers may be indices: 0 is always inside

@@ -85,9 +85,9 @@ class Candidate:
 def choose(aten: Any, opts: Any) -> Any:
     """The graph with the products named that are faster as generated kernels (AtenGraph.generated_products)."""
     nodes = [
-        n
-        for n in aten.graph.nodes
-        if str(n.target) in PRODUCTS and n.meta["val"].device.type == "cuda" and n.meta["val"].dtype in DTYPES
+        node
+        for node in aten.graph.nodes
+        if str(node.target) in PRODUCTS and node.meta["val"].device.type == "cuda" and node.meta["val"].dtype in DTYPES
     ]
     if not nodes or not opts.get("max_autotune") or opts.get("gpu_products") != "auto" or opts.get("emulate_precision"):
         return aten
@@ -102,22 +102,29 @@ def choose(aten: Any, opts: Any) -> Any:
 
 def _choose(aten: Any, opts: Any, target: GpuTarget, index: int) -> list[str]:
     candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))
-    new = [c for c in candidates if _known(c, target, index, opts) is None]
+    new = [candidate for candidate in candidates if _known(candidate, target, index, opts) is None]
     compiled = _compile(new[: max(1, processes(opts) // JOBS)], target, opts)
     until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(candidates)))
-    return [name for c in candidates if _wins(c, target, index, opts, until, compiled) for name in c.nodes]
+    return [
+        name
+        for candidate in candidates
+        if _wins(candidate, target, index, opts, until, compiled)
+        for name in candidate.nodes
+    ]
 
 
 def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -> list[Candidate]:
     """What may win by its bytes and operations, the most promising first. `bandwidth`: bytes a second."""
-    names = frozenset(n.name for n in aten.graph.nodes if str(n.target) in PRODUCTS)
+    names = frozenset(node.name for node in aten.graph.nodes if str(node.target) in PRODUCTS)
     by_library = schedule(lower(aten, opts, trial=True), opts)
     generated = schedule(lower(replace(aten, generated_products=names), opts, trial=True), opts)
-    calls = {s.origin: s for s in by_library.steps if isinstance(s, Extern) and s.origin in names}
-    launches, ours_instead = ([s.kernel for s in x.steps if isinstance(s, Launch)] for x in (by_library, generated))
+    calls = {step.origin: step for step in by_library.steps if isinstance(step, Extern) and step.origin in names}
+    launches, ours_instead = (
+        [step.kernel for step in x.steps if isinstance(step, Launch)] for x in (by_library, generated)
+    )
     found: dict[str, Candidate] = {}
     for k in ours_instead:
-        nodes = [n for n in k.origins if n in calls]
+        nodes = [origin for origin in k.origins if origin in calls]
         if len(nodes) != 1 or find_product(without_locals(k)) is None or k.checks:
             continue  # (what is generated in any case; made-up numbers may fail a check of indices)
         behind, left = _behind(k, launches, ours_instead)
@@ -126,7 +133,7 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
             found[key].nodes += nodes
             continue
         call = calls[nodes[0]]
-        if not all(type(n) is int for b in (*call.args, *call.outputs) if isinstance(b, Buffer) for n in b.shape):
+        if not all(type(size) is int for b in (*call.args, *call.outputs) if isinstance(b, Buffer) for size in b.shape):
             continue  # (what one size measured would serve all: the library has a choice for each)
         operations = kernel_cost(k)[1] / (FLOPS * target.processors / 132)
         in_groups = str(call.op) == GROUPED
@@ -134,38 +141,38 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
             continue  # (what follows our tiles is not hidden beside others': measured in a step, 92 us beside 72)
         tiles = operations > LEAST_TILES_S and find_tiles(without_locals(k), target) is not None
         ours, theirs = (
-            sum(kernel_cost(x)[0] / bandwidth * 1e6 + LEAST_US for x in others) for others in (left, behind)
+            sum(kernel_cost(other)[0] / bandwidth * 1e6 + LEAST_US for other in others) for others in (left, behind)
         )
         ours += max(kernel_cost(k)[0] / bandwidth, operations / (TILES if tiles else OURS)) * 1e6 + LEAST_US
         theirs += max(_bytes_of(call) / bandwidth, operations) / (IN_GROUPS if in_groups else 1) * 1e6 + LEAST_US
-        instead_of, beside = ([_printed(x, target, x.name) for x in others] for others in (behind, left))
+        instead_of, beside = ([_printed(other, target, other.name) for other in others] for others in (behind, left))
         found[key] = Candidate(
             _printed(k, target, f"product_{nodes[0]}"), nodes, call, instead_of, beside, theirs - ours
         )
     return sorted((c for c in found.values() if c.gain > 0), key=lambda c: -c.gain)
 
 
-def _behind(k: Kernel, launches: Sequence[Kernel], instead: Sequence[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
+def _behind(kernel: Kernel, launches: Sequence[Kernel], instead: Sequence[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
     """The kernels behind a library's product that kernel k makes superfluous, and those of `instead` that do what k
     does not of it (a sum of what a kernel stores)."""
-    parts = set(k.origins)
+    parts = set(kernel.origins)
     behind: list[Kernel] = []
     left: list[Kernel] = []
-    for x in launches:
-        if not x.origins or not parts & set(x.origins):
+    for launch in launches:
+        if not launch.origins or not parts & set(launch.origins):
             continue
-        rest = [y for y in instead if y is not k and set(y.origins) & set(x.origins) - parts]
-        if parts.union(*(y.origins for y in rest)) >= set(x.origins) and all(
-            set(x.origins) | parts >= set(y.origins) for y in rest
+        rest = [y for y in instead if y is not kernel and set(y.origins) & set(launch.origins) - parts]
+        if parts.union(*(y.origins for y in rest)) >= set(launch.origins) and all(
+            set(launch.origins) | parts >= set(y.origins) for y in rest
         ):
-            behind.append(x)
+            behind.append(launch)
             left += [y for y in rest if y not in left]
     return behind, left
 
 
-def _printed(k: Kernel, target: GpuTarget, name: str) -> GeneratedKernel:
-    n_bytes, flops = kernel_cost(k)
-    return GeneratedKernel(name, k, print_kernel(k, target, name=name), n_bytes, flops)
+def _printed(kernel: Kernel, target: GpuTarget, name: str) -> GeneratedKernel:
+    n_bytes, flops = kernel_cost(kernel)
+    return GeneratedKernel(name, kernel, print_kernel(kernel, target, name=name), n_bytes, flops)
 
 
 def _bytes_of(call: Extern) -> int:
@@ -201,92 +208,96 @@ def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> d
     ]
     binaries = iter(tune.those_that_compile(jobs, opts))
     out = {}
-    for c, found in zip(candidates, variants):
-        behind, left = ([next(binaries) for _ in kernels] for kernels in (c.superfluous, c.left))
-        out[c.kernel.name] = _Compiled(found, [next(binaries) for _ in found], behind, left)
+    for candidate, found in zip(candidates, variants):
+        behind, left = ([next(binaries) for _ in kernels] for kernels in (candidate.superfluous, candidate.left))
+        out[candidate.kernel.name] = _Compiled(found, [next(binaries) for _ in found], behind, left)
     return out
 
 
-def _ways(c: Candidate, target: GpuTarget) -> list[Choices]:
+def _ways(candidate: Candidate, target: GpuTarget) -> list[Choices]:
     """Ways to print a candidate. Triton's tiles spill where random numbers are drawn behind them: 15 s to compile,
     twenty times the library's time.
     """
-    found = product_choices(c.kernel.kernel, target, c.kernel.source.choices)
+    found = product_choices(candidate.kernel.kernel, target, candidate.kernel.source.choices)
     in_cuda = [x for x in found if x.kind == "tiles"]
-    return in_cuda if in_cuda and draws(c.kernel.kernel) else [Choices(), *found]
+    return in_cuda if in_cuda and draws(candidate.kernel.kernel) else [Choices(), *found]
 
 
-def _note_key(c: Candidate, target: GpuTarget, index: int) -> str:
-    return tune.note_key(c.kernel, target, index, "product " + c.key)
+def _note_key(candidate: Candidate, target: GpuTarget, index: int) -> str:
+    return tune.note_key(candidate.kernel, target, index, "product " + candidate.key)
 
 
-def _known(c: Candidate, target: GpuTarget, index: int, opts: Any) -> list[dict[str, Any]] | None:
+def _known(candidate: Candidate, target: GpuTarget, index: int, opts: Any) -> list[dict[str, Any]] | None:
     """The trials of an earlier comparison."""
-    note = open_cache(opts).get_note(_note_key(c, target, index))
+    note = open_cache(opts).get_note(_note_key(candidate, target, index))
     return None if note is None else json.loads(note)
 
 
-def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, compiled: dict[str, _Compiled]) -> bool:
+def _wins(
+    candidate: Candidate, target: GpuTarget, index: int, opts: Any, until: float, compiled: dict[str, _Compiled]
+) -> bool:
     """Whether the generated kernel, in the best of its ways, is clearly faster than the library and what follows it."""
     cache = open_cache(opts)
-    key = _note_key(c, target, index)
-    trials = _known(c, target, index, opts)
+    key = _note_key(candidate, target, index)
+    trials = _known(candidate, target, index, opts)
     if trials is not None:
-        events.emit("cache", key=key, hit=True, reason="", what=f"choice of {c.kernel.name}")
-    elif time.perf_counter() > until or c.kernel.name not in compiled:
+        events.emit("cache", key=key, hit=True, reason="", what=f"choice of {candidate.kernel.name}")
+    elif time.perf_counter() > until or candidate.kernel.name not in compiled:
         events.emit(
-            "progress", text=f"the search ends with its budget; {c.kernel.name} is left to the library", done=1, total=1
+            "progress",
+            text=f"the search ends with its budget; {candidate.kernel.name} is left to the library",
+            done=1,
+            total=1,
         )
         return False
     else:
-        events.emit(
-            "progress",
-            text=f"comparing {c.kernel.name} with the library, at most {until - time.perf_counter():.1f} s left",
-            done=0,
-            total=1,
-        )
+        left = until - time.perf_counter()
+        text = f"comparing {candidate.kernel.name} with the library, at most {left:.1f} s left"
+        events.emit("progress", text=text, done=0, total=1)
         try:
-            trials, best = _race(c, compiled[c.kernel.name], target, index, opts)
+            trials, best = _race(candidate, compiled[candidate.kernel.name], target, index, opts)
         except (
             RuntimeError,
             ToolchainError,
             KeyError,
         ) as e:  # memory, a call that no CUDA graph can hold, a size that has no hint
             torch.cuda.empty_cache()
-            events.fallback("autotune", f"{c.kernel.name} is left to the library: {str(e).splitlines()[0][:200]}")
+            events.fallback(
+                "autotune", f"{candidate.kernel.name} is left to the library: {str(e).splitlines()[0][:200]}"
+            )
             return False
         cache.put_note(key, json.dumps(trials))
         if best is not None:
-            ours = [{**t, "kept": t["choices"] == tune.described(best)} for t in trials[1:]]
+            ours = [{**trial, "kept": trial["choices"] == tune.described(best)} for trial in trials[1:]]
             cache.put_note(
-                tune.note_key(c.kernel, target, index), json.dumps({"choices": asdict(best), "trials": ours})
+                tune.note_key(candidate.kernel, target, index), json.dumps({"choices": asdict(best), "trials": ours})
             )
     if trials[0]["kept"]:
-        events.emit("autotune", kernel=c.kernel.name, trials=trials)
+        events.emit("autotune", kernel=candidate.kernel.name, trials=trials)
     return not trials[0]["kept"]
 
 
 def _race(
-    c: Candidate, found: _Compiled, target: GpuTarget, index: int, opts: Any
+    candidate: Candidate, found: _Compiled, target: GpuTarget, index: int, opts: Any
 ) -> tuple[list[dict[str, Any]], Choices | None]:
     """Trials, the library's first, and the tiles to keep; None: the library."""
-    given = tune.arguments(c.kernel.kernel, index)
+    given = tune.arguments(candidate.kernel.kernel, index)
     if given is None:
         raise RuntimeError("its operands would take too much memory to be measured")
     behind, left = (
-        _calls(c.superfluous, found.behind, target, index, opts),
-        _calls(c.left, found.left, target, index, opts),
+        _calls(candidate.superfluous, found.behind, target, index, opts),
+        _calls(candidate.left, found.left, target, index, opts),
     )
-    library = _library(c, index, opts)
+    library = _library(candidate, index, opts)
 
     def run(*calls: Callable) -> None:
-        for f in calls:
-            f()
+        for call in calls:
+            call()
 
     calls: list[tuple[Choices | None, Callable]] = [(None, partial(run, library, *behind))]
-    for (choices, v), b in zip(found.variants, found.binaries):
-        if b is not None and tune.fits(b, index):
-            calls.append((choices, partial(run, partial(make_kernel(v, b, target, index, opts), *given), *left)))
+    for (choices, v), binary in zip(found.variants, found.binaries):
+        if binary is not None and tune.fits(binary, index):
+            calls.append((choices, partial(run, partial(make_kernel(v, binary, target, index, opts), *given), *left)))
     times = time_from_graphs([f for _, f in calls])
     best = min(range(len(times)), key=lambda i: times[i])
     if times[best] >= tune.CLEARLY * times[0]:
@@ -302,31 +313,35 @@ def _calls(
 ) -> list[Callable]:
     """Kernels with operands of their own."""
     out: list[Callable] = []
-    for k, b in zip(kernels, binaries):
-        given = tune.arguments(k.kernel, index)
+    for kernel, binary in zip(kernels, binaries):
+        given = tune.arguments(kernel.kernel, index)
         if given is None:
             raise RuntimeError("its operands would take too much memory to be measured")
-        if b is None:
-            raise ToolchainError(f"{k.name} does not compile")
-        out.append(partial(make_kernel(k, b, target, index, opts), *given))
+        if binary is None:
+            raise ToolchainError(f"{kernel.name} does not compile")
+        out.append(partial(make_kernel(kernel, binary, target, index, opts), *given))
     return out
 
 
-def _library(c: Candidate, index: int, opts: Any) -> Callable[[], Any]:
+def _library(candidate: Candidate, index: int, opts: Any) -> Callable[[], Any]:
     """The library's product as a plan would run it: by its best algorithm where that is chosen by measuring, else by
     torch's operator.
     """
-    parted = _parted(c.extern)
+    parted = _parted(candidate.extern)
     operands = [
-        _operand(a, c.kernel.kernel.hints, index, parted if k == 2 else None)
-        for k, a in enumerate(operands_of(c.extern))
+        _operand(a, candidate.kernel.kernel.hints, index, parted if k == 2 else None)
+        for k, a in enumerate(operands_of(candidate.extern))
     ]
-    gemm = gemm_of(c.extern) if c.extern.out_variant is not None else ()
+    gemm = gemm_of(candidate.extern) if candidate.extern.out_variant is not None else ()
     if not gemm:
-        return lambda: c.extern.op(*operands, *c.extern.args[len(operands) :], **c.extern.kwargs)
-    out = _operand(c.extern.outputs[0], {}, index)
+        return lambda: candidate.extern.op(
+            *operands, *candidate.extern.args[len(operands) :], **candidate.extern.kwargs
+        )
+    out = _operand(candidate.extern.outputs[0], {}, index)
     return partial(
-        one_product(c.extern, index, choose_algorithms([c.extern], opts, index).get(gemm, ())), out, *operands
+        one_product(candidate.extern, index, choose_algorithms([candidate.extern], opts, index).get(gemm, ())),
+        out,
+        *operands,
     )
 
 
@@ -341,5 +356,5 @@ def _parted(call: Extern) -> int | None:
 def _operand(a: Any, hints: dict[str, int], index: int, parted: int | None = None) -> Any:
     if not isinstance(a, Buffer):
         return a
-    shape, stride = (tuple(int(as_expr(n).eval(hints)) for n in dims) for dims in (a.shape, a.stride))
+    shape, stride = (tuple(int(as_expr(dim).eval(hints)) for dim in dims) for dims in (a.shape, a.stride))
     return tune.made_up(a, shape, stride, index, parted)

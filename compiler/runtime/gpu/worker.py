@@ -45,8 +45,8 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
     if job.get("out"):
         partial = f"{job['out']}.{os.getpid()}.tmp"
         with open(partial, "wb") as h:
-            for b in binaries:
-                h.write(b)
+            for binary in binaries:
+                h.write(binary)
         os.replace(partial, job["out"])
     return {"functions": done}
 

@@ -41,42 +41,44 @@ def _default_group(module: Any) -> Any:
     return module.GroupMember.WORLD
 
 
-def _group(m: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
+def _group(machine: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
     """The name of a group and how many processes are in it. The group is relied on as the object that it is."""
     import torch.distributed._functional_collectives as functional
     from torch.distributed import distributed_c10d
 
-    _check_assigned(m)
-    group = _known(m, group)
-    name = m.native(functional._resolve_group_name, group, tag)
+    _check_assigned(machine)
+    group = _known(machine, group)
+    name = machine.native(functional._resolve_group_name, group, tag)
     if distributed_c10d._rank_not_in_group(distributed_c10d._resolve_process_group(name)):
         raise Break("c_call", "a collective is called for a group that this process is not in")
-    return str(name), m.native(distributed_c10d._get_group_size_by_name, name)
+    return str(name), machine.native(distributed_c10d._get_group_size_by_name, name)
 
 
-def _check_assigned(m: Machine) -> None:
+def _check_assigned(machine: Machine) -> None:
     """Where another process never comes, a collective waits until Ctrl-C: what a cell assigned before is to be there
     then."""
-    if m.frames[0].code.co_qualname == "<module>" and any(e.kind in ("global", "delglobal") for e in m.effects):
+    if machine.frames[0].code.co_qualname == "<module>" and any(
+        effect.kind in ("global", "delglobal") for effect in machine.effects
+    ):
         raise Break("collective")
 
 
-def _known(m: Machine, group: Any) -> Any:
+def _known(machine: Machine, group: Any) -> Any:
     """A group, which is relied on as the object that it is; that of all processes for None."""
     from torch.distributed import distributed_c10d
 
     if group is None:
-        where = S.asked(m.world.anchor(distributed_c10d), _default_group)
+        where = S.asked(machine.world.anchor(distributed_c10d), _default_group)
         group = _default_group(distributed_c10d)
         if group is None:
             raise Break("c_call", "a collective is called before there is a group of processes")
-        m.world.guard(where, "WEAK_ID", group, "the group of all processes")
+        machine.world.guard(where, "WEAK_ID", group, "the group of all processes")
         return group
-    group = m.deep_plain(group)
+    group = machine.deep_plain(group)
     for part in group if isinstance(group, tuple) else (group,):
-        source = m.world.source_of(part)
+        source = machine.world.source_of(part)
         if source is not None and not isinstance(part, (str, int)):
-            m.world.guard(source, "WEAK_ID", part, "a group of processes")
+            machine.world.guard(source, "WEAK_ID", part, "a group of processes")
     return group
 
 
@@ -84,28 +86,28 @@ def _known(m: Machine, group: Any) -> Any:
     *((_C10D, name) for name in ("get_rank", "get_world_size", "get_process_group_ranks", "get_backend")),
     wants_function=True,
 )
-def place_in_group(m: Machine, fn: Any, group: Any = None) -> Any:
-    found = m.native(fn, _known(m, group))
-    return m.world.create(found) if type(found) is list else found
+def place_in_group(machine: Machine, fn: Any, group: Any = None) -> Any:
+    found = machine.native(fn, _known(machine, group))
+    return machine.world.create(found) if type(found) is list else found
 
 
 @python_function(
     *((_C10D, name) for name in _BETWEEN_PROCESSES), ("torch.distributed.rendezvous", "rendezvous"), wants_function=True
 )
-def between_processes(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> None:
+def between_processes(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> None:
     raise Break("c_call", f"torch.distributed.{fn.__name__}")
 
 
-def _read_operations(m: Machine, cls: Any, name: str) -> Any:
+def _read_operations(machine: Machine, cls: Any, name: str) -> Any:
     """dist.ReduceOp.SUM: a class of C, whose operations are what they are."""
     found = getattr(cls, name, None)
     if type(found) is not torch.distributed.ReduceOp.RedOpType:
-        return read_class(m, cls, name)
-    m.world.anchor(found)
+        return read_class(machine, cls, name)
+    machine.world.anchor(found)
     return found
 
 
-def _refuse_write(m: Machine, cls: Any, name: str, value: Any) -> None:
+def _refuse_write(machine: Machine, cls: Any, name: str, value: Any) -> None:
     raise Break("mutation", f"`{name}` of torch.distributed.{cls.__name__} is set")
 
 
@@ -156,14 +158,14 @@ class Handle:
 
 
 @python_function((__name__, "Handle.get_future"))
-def get_future(m: Machine, handle: Any) -> None:
+def get_future(machine: Machine, handle: Any) -> None:
     raise Break("c_call", "torch.distributed.Work.get_future")
 
 
-def exchanged(out: Any, async_op: bool, op: Any, t: torch.Tensor, *args: Any) -> Handle | None:
+def exchanged(out: Any, async_op: bool, op: Any, tensor: torch.Tensor, *args: Any) -> Handle | None:
     """One collective that gives its result to `out`, a tensor or a list of one for each process. It has no history."""
     with torch.no_grad():
-        result = torch.ops._c10d_functional.wait_tensor.default(op(t.contiguous(), *args))
+        result = torch.ops._c10d_functional.wait_tensor.default(op(tensor.contiguous(), *args))
         if isinstance(out, torch.Tensor):
             out.copy_(result.view(out.shape))
         else:
@@ -172,17 +174,17 @@ def exchanged(out: Any, async_op: bool, op: Any, t: torch.Tensor, *args: Any) ->
     return Handle(out) if async_op else None
 
 
-def exchanged_parts(out: Any, async_op: bool, op: Any, t: torch.Tensor, sizes: Any, *args: Any) -> Handle | None:
+def exchanged_parts(out: Any, async_op: bool, op: Any, tensor: torch.Tensor, sizes: Any, *args: Any) -> Handle | None:
     """The same for parts of several sizes."""
     with torch.no_grad():
-        result = torch.ops._c10d_functional.wait_tensor.default(op(t, sizes, *args))
+        result = torch.ops._c10d_functional.wait_tensor.default(op(tensor, sizes, *args))
         for part, given in zip(out, result.split(sizes)):
             part.copy_(given.view(part.shape))
     return Handle(out) if async_op else None
 
 
 def joined(tensors: Any) -> torch.Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors])
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def gathered(result: torch.Tensor, dim: int, size: int) -> torch.Tensor:
@@ -192,8 +194,8 @@ def gathered(result: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 _ops = torch.ops._c10d_functional
 
 
-def _exchange(m: Machine, op: Any, args: list, out: Any, async_op: Any) -> Any:
-    return interpret(m, exchanged, [out, async_op, op, *args], {})
+def _exchange(machine: Machine, op: Any, args: list, out: Any, async_op: Any) -> Any:
+    return interpret(machine, exchanged, [out, async_op, op, *args], {})
 
 
 def _sum() -> Any:
@@ -201,75 +203,77 @@ def _sum() -> Any:
 
 
 @python_function((_C10D, "all_reduce"))
-def all_reduce(m: Machine, tensor: Any, op: Any = None, group: Any = None, async_op: Any = False) -> Any:
-    name, _ = _group(m, group)
+def all_reduce(machine: Machine, tensor: Any, op: Any = None, group: Any = None, async_op: Any = False) -> Any:
+    name, _ = _group(machine, group)
     operation = _operation(_sum() if op is None else op)
-    return _exchange(m, _ops.all_reduce.default, [tensor, operation, name], tensor, async_op)
+    return _exchange(machine, _ops.all_reduce.default, [tensor, operation, name], tensor, async_op)
 
 
 @python_function((_C10D, "broadcast"))
 def broadcast(
-    m: Machine, tensor: Any, src: Any = None, group: Any = None, async_op: Any = False, group_src: Any = None
+    machine: Machine, tensor: Any, src: Any = None, group: Any = None, async_op: Any = False, group_src: Any = None
 ) -> Any:
     from torch.distributed import distributed_c10d
 
-    name, _ = _group(m, group)
+    name, _ = _group(machine, group)
     members = distributed_c10d._resolve_process_group(name)
-    root = m.native(distributed_c10d._canonicalize_group_rank, members, m.plain(src), m.plain(group_src))
-    return _exchange(m, _ops.broadcast.default, [tensor, root, name], tensor, async_op)
+    root = machine.native(
+        distributed_c10d._canonicalize_group_rank, members, machine.plain(src), machine.plain(group_src)
+    )
+    return _exchange(machine, _ops.broadcast.default, [tensor, root, name], tensor, async_op)
 
 
 @python_function((_C10D, "all_gather_into_tensor"), (_C10D, "all_gather_single"))
 def all_gather_into_tensor(
-    m: Machine, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: Any = False
+    machine: Machine, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: Any = False
 ) -> Any:
-    name, size = _group(m, group)
-    return _exchange(m, _ops.all_gather_into_tensor.default, [input_tensor, size, name], output_tensor, async_op)
+    name, size = _group(machine, group)
+    return _exchange(machine, _ops.all_gather_into_tensor.default, [input_tensor, size, name], output_tensor, async_op)
 
 
 @python_function((_C10D, "all_gather"))
-def all_gather(m: Machine, tensor_list: Any, tensor: Any, group: Any = None, async_op: Any = False) -> Any:
-    name, size = _group(m, group)
-    flat = m.call(m.getattr(tensor, "reshape"), [-1])
-    return _exchange(m, _ops.all_gather_into_tensor.default, [flat, size, name], tensor_list, async_op)
+def all_gather(machine: Machine, tensor_list: Any, tensor: Any, group: Any = None, async_op: Any = False) -> Any:
+    name, size = _group(machine, group)
+    flat = machine.call(machine.getattr(tensor, "reshape"), [-1])
+    return _exchange(machine, _ops.all_gather_into_tensor.default, [flat, size, name], tensor_list, async_op)
 
 
 @python_function((_C10D, "reduce_scatter_tensor"), (_C10D, "reduce_scatter_single"))
 def reduce_scatter_tensor(
-    m: Machine, output: Any, input: Any, op: Any = None, group: Any = None, async_op: Any = False
+    machine: Machine, output: Any, input: Any, op: Any = None, group: Any = None, async_op: Any = False
 ) -> Any:
-    name, size = _group(m, group)
-    flat = m.call(m.getattr(input, "reshape"), [-1])
+    name, size = _group(machine, group)
+    flat = machine.call(machine.getattr(input, "reshape"), [-1])
     operation = _operation(_sum() if op is None else op)
-    return _exchange(m, _ops.reduce_scatter_tensor.default, [flat, operation, size, name], output, async_op)
+    return _exchange(machine, _ops.reduce_scatter_tensor.default, [flat, operation, size, name], output, async_op)
 
 
 @python_function((_C10D, "reduce_scatter"))
 def reduce_scatter(
-    m: Machine, output: Any, input_list: Any, op: Any = None, group: Any = None, async_op: Any = False
+    machine: Machine, output: Any, input_list: Any, op: Any = None, group: Any = None, async_op: Any = False
 ) -> Any:
-    return reduce_scatter_tensor(m, output, interpret(m, joined, [input_list], {}), op, group, async_op)
+    return reduce_scatter_tensor(machine, output, interpret(machine, joined, [input_list], {}), op, group, async_op)
 
 
 @python_function((_C10D, "all_to_all"))
 def all_to_all(
-    m: Machine, output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: Any = False
+    machine: Machine, output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: Any = False
 ) -> Any:
     """The tensors for all processes are one after the other in one tensor, and so are those of all processes."""
-    name, _ = _group(m, group)
+    name, _ = _group(machine, group)
     sizes = [
-        [m.call(m.getattr(t, "numel"), []) for t in m.iterate(tensors)]
+        [machine.call(machine.getattr(t, "numel"), []) for t in machine.iterate(tensors)]
         for tensors in (output_tensor_list, input_tensor_list)
     ]
-    flat = interpret(m, joined, [input_tensor_list], {})
+    flat = interpret(machine, joined, [input_tensor_list], {})
     return interpret(
-        m, exchanged_parts, [output_tensor_list, async_op, _ops.all_to_all_single.default, flat, *sizes, name], {}
+        machine, exchanged_parts, [output_tensor_list, async_op, _ops.all_to_all_single.default, flat, *sizes, name], {}
     )
 
 
 @python_function((_C10D, "all_to_all_single"))
 def all_to_all_single(
-    m: Machine,
+    machine: Machine,
     output: Any,
     input: Any,
     output_split_sizes: Any = None,
@@ -277,87 +281,91 @@ def all_to_all_single(
     group: Any = None,
     async_op: Any = False,
 ) -> Any:
-    name, size = _group(m, group)
-    splits = [_splits(m, t, s, size) for t, s in ((output, output_split_sizes), (input, input_split_sizes))]
-    return _exchange(m, _ops.all_to_all_single.default, [input, *splits, name], output, async_op)
+    name, size = _group(machine, group)
+    splits = [_splits(machine, t, s, size) for t, s in ((output, output_split_sizes), (input, input_split_sizes))]
+    return _exchange(machine, _ops.all_to_all_single.default, [input, *splits, name], output, async_op)
 
 
-def _splits(m: Machine, t: Any, sizes: Any, parts: int) -> list:
-    if sizes is not None and (given := list(m.iterate(sizes))):
+def _splits(machine: Machine, t: Any, sizes: Any, parts: int) -> list:
+    if sizes is not None and (given := list(machine.iterate(sizes))):
         return given
-    rows = m.call(m.getattr(t, "size"), [0])
-    return [m.native(lambda: rows // parts)] * parts
+    rows = machine.call(machine.getattr(t, "size"), [0])
+    return [machine.native(lambda: rows // parts)] * parts
 
 
 # --- functional ones
-def _waited(m: Machine, op: Any, args: list) -> Any:
-    return m.call(_ops.wait_tensor.default, [m.call(op, args)])
+def _waited(machine: Machine, op: Any, args: list) -> Any:
+    return machine.call(_ops.wait_tensor.default, [machine.call(op, args)])
 
 
 @python_function((_FUNCTIONAL, "wait_tensor"))
-def wait_tensor(m: Machine, tensor: Any) -> Any:
-    return m.call(_ops.wait_tensor.default, [tensor])
+def wait_tensor(machine: Machine, tensor: Any) -> Any:
+    return machine.call(_ops.wait_tensor.default, [tensor])
 
 
 @python_function((_FUNCTIONAL, "all_reduce"))
-def functional_all_reduce(m: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> Any:
-    name, _ = _group(m, group, tag)
-    return _waited(m, _ops.all_reduce.default, [self, _operation(reduceOp), name])
+def functional_all_reduce(machine: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> Any:
+    name, _ = _group(machine, group, tag)
+    return _waited(machine, _ops.all_reduce.default, [self, _operation(reduceOp), name])
 
 
 @python_function((_FUNCTIONAL, "broadcast"))
-def functional_broadcast(m: Machine, self: Any, src: Any, group: Any, tag: Any = "") -> Any:
-    name, _ = _group(m, group, tag)
-    return _waited(m, _ops.broadcast.default, [self, src, name])
+def functional_broadcast(machine: Machine, self: Any, src: Any, group: Any, tag: Any = "") -> Any:
+    name, _ = _group(machine, group, tag)
+    return _waited(machine, _ops.broadcast.default, [self, src, name])
 
 
 @python_function(*((_FUNCTIONAL, f"all_gather_{kind}{end}") for kind in ("tensor", "single") for end in _ENDS))
-def functional_all_gather(m: Machine, self: Any, gather_dim: Any, group: Any, tag: Any = "") -> Any:
-    name, size = _group(m, group, tag)
-    result = _waited(m, _ops.all_gather_into_tensor.default, [self, size, name])
-    return interpret(m, gathered, [result, m.plain(gather_dim), size], {})
+def functional_all_gather(machine: Machine, self: Any, gather_dim: Any, group: Any, tag: Any = "") -> Any:
+    name, size = _group(machine, group, tag)
+    result = _waited(machine, _ops.all_gather_into_tensor.default, [self, size, name])
+    return interpret(machine, gathered, [result, machine.plain(gather_dim), size], {})
 
 
 @python_function(*((_FUNCTIONAL, f"reduce_scatter_{kind}{end}") for kind in ("tensor", "single") for end in _ENDS))
-def functional_reduce_scatter(m: Machine, self: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = "") -> Any:
-    name, size = _group(m, group, tag)
-    if dim := m.plain(scatter_dim):
-        self = interpret(m, scattered, [self, dim, size], {})
-    return _waited(m, _ops.reduce_scatter_tensor.default, [self, _operation(reduceOp), size, name])
+def functional_reduce_scatter(
+    machine: Machine, self: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = ""
+) -> Any:
+    name, size = _group(machine, group, tag)
+    if dim := machine.plain(scatter_dim):
+        self = interpret(machine, scattered, [self, dim, size], {})
+    return _waited(machine, _ops.reduce_scatter_tensor.default, [self, _operation(reduceOp), size, name])
 
 
-def scattered(t: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    if t.size(dim) % size:
-        raise AssertionError(f"input dimension 0 ({t.size(0)} must be a multiple of group_size {size})")
-    return torch.cat(torch.chunk(t, size, dim))
+def scattered(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    if tensor.size(dim) % size:
+        raise AssertionError(f"input dimension 0 ({tensor.size(0)} must be a multiple of group_size {size})")
+    return torch.cat(torch.chunk(tensor, size, dim))
 
 
 @python_function((_FUNCTIONAL, "all_to_all_single"), (_FUNCTIONAL, "all_to_all_single_autograd"))
 def functional_all_to_all(
-    m: Machine, self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: Any = ""
+    machine: Machine, self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: Any = ""
 ) -> Any:
-    name, size = _group(m, group, tag)
-    splits = [_splits(m, self, s, size) for s in (output_split_sizes, input_split_sizes)]
-    return _waited(m, _ops.all_to_all_single.default, [self, *splits, name])
+    name, size = _group(machine, group, tag)
+    splits = [_splits(machine, self, s, size) for s in (output_split_sizes, input_split_sizes)]
+    return _waited(machine, _ops.all_to_all_single.default, [self, *splits, name])
 
 
 # (of several tensors: one after the other)
 @python_function((_FUNCTIONAL, "all_reduce_coalesced"))
-def functional_all_reduces(m: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> list:
-    return m.world.create([functional_all_reduce(m, t, reduceOp, group, tag) for t in m.iterate(self)])
+def functional_all_reduces(machine: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> list:
+    return machine.world.create(
+        [functional_all_reduce(machine, t, reduceOp, group, tag) for t in machine.iterate(self)]
+    )
 
 
 @python_function((_FUNCTIONAL, "all_gather_into_tensor_coalesced"))
-def functional_all_gathers(m: Machine, self: Any, group: Any, tag: Any = "") -> list:
-    return m.world.create([functional_all_gather(m, t, 0, group, tag) for t in m.iterate(self)])
+def functional_all_gathers(machine: Machine, self: Any, group: Any, tag: Any = "") -> list:
+    return machine.world.create([functional_all_gather(machine, t, 0, group, tag) for t in machine.iterate(self)])
 
 
 @python_function((_FUNCTIONAL, "reduce_scatter_tensor_coalesced"))
 def functional_reduce_scatters(
-    m: Machine, inputs: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = ""
+    machine: Machine, inputs: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = ""
 ) -> list:
-    pairs = zip(m.iterate(inputs), m.iterate(scatter_dim), strict=True)
-    return m.world.create([functional_reduce_scatter(m, t, reduceOp, dim, group, tag) for t, dim in pairs])
+    pairs = zip(machine.iterate(inputs), machine.iterate(scatter_dim), strict=True)
+    return machine.world.create([functional_reduce_scatter(machine, t, reduceOp, dim, group, tag) for t, dim in pairs])
 
 
 # --- torch.distributed.nn.functional: collectives with gradients, in which two steps are no operators
@@ -367,8 +375,8 @@ _WITH_GRADIENTS = "torch.distributed.nn.functional"
 def exchange_all(ctx: Any, group: Any, received: Any, *tensors: torch.Tensor) -> tuple:
     """_AlltoAll.forward, which is a loop of scatter() with gloo."""
     ctx.group = group
-    ctx.input_tensor_size_list = [t.size() for t in tensors]
-    torch.distributed.all_to_all(received, [t.contiguous() for t in tensors], group=group)
+    ctx.input_tensor_size_list = [tensor.size() for tensor in tensors]
+    torch.distributed.all_to_all(received, [tensor.contiguous() for tensor in tensors], group=group)
     return tuple(received)
 
 
@@ -381,10 +389,10 @@ def reduce_to_source(ctx: Any, gradient: torch.Tensor) -> tuple:
 
 
 @python_function((_WITH_GRADIENTS, "_AlltoAll.forward"))
-def _exchange_all(m: Machine, *args: Any) -> Any:
-    return interpret(m, exchange_all, list(args), {})
+def _exchange_all(machine: Machine, *args: Any) -> Any:
+    return interpret(machine, exchange_all, list(args), {})
 
 
 @python_function((_WITH_GRADIENTS, "_Broadcast.backward"))
-def _reduce_to_source(m: Machine, ctx: Any, gradient: Any) -> Any:
-    return interpret(m, reduce_to_source, [ctx, gradient], {})
+def _reduce_to_source(machine: Machine, ctx: Any, gradient: Any) -> Any:
+    return interpret(machine, reduce_to_source, [ctx, gradient], {})

@@ -21,6 +21,6 @@ __all__: list[str] = []
     ("torch.nn.parallel.distributed", "DistributedDataParallel.forward"),
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.forward"),
 )
-def forward(m: Machine, module: Any, *args: Any, **kwargs: Any) -> Any:
-    kind = m.world.type_of(module).__name__
+def forward(machine: Machine, module: Any, *args: Any, **kwargs: Any) -> Any:
+    kind = machine.world.type_of(module).__name__
     raise Break("library", f"{kind} exchanges gradients around the module that it holds")

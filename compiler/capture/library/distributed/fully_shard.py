@@ -51,9 +51,9 @@ _by_hooks: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # 
 class Unsharding:
     """The outermost FSDP2 module of one capture, and which of its modules are being called."""
 
-    def __init__(self, m: Machine, root: Any):
-        self.machine, self.root = m, root
-        m.placed += [p.sharded_param for p in parameters_of(root)]
+    def __init__(self, machine: Machine, root: Any):
+        self.machine, self.root = machine, root
+        machine.placed += [p.sharded_param for p in parameters_of(root)]
         self.open: dict[int, list[tuple[dict, Any]]] = {}  # id of a state -> what its parameters hide
         self.given: dict[bool, dict[tuple, TraceTensor]] = {}  # by grad mode: kind and id of FSDP2's parameter -> input
         self.waited_for: set[int] = set()  # ids of groups that exchange gradients of earlier passes with this one's
@@ -91,10 +91,10 @@ class Unsharding:
             unshard, given = Unshard(what, (group._module_fqn or "").replace(".", "_")), tuple(self._of(group, what))
             whole = m.graph.record("call_function", unshard, given, {}, m.native(unshard, *given))
             tables: dict[int, dict[str, Any]] = {}
-            for p, t in zip(group.fsdp_params, whole):
-                if p.is_dtensor:
-                    t = _as_dtensor(m, p, t)
-                for owner, name in _places(p):
+            for param, t in zip(group.fsdp_params, whole):
+                if param.is_dtensor:
+                    t = _as_dtensor(m, param, t)
+                for owner, name in _places(param):
                     table = tables.get(id(owner))
                     if table is None:
                         table = tables[id(owner)] = m.world.create(dict(owner._parameters))
@@ -128,18 +128,18 @@ class Unsharding:
         events.fallback(what, f"{reason}; they run around the graphs")
 
 
-def _as_dtensor(m: Machine, p: Any, local: TraceTensor) -> Any:
+def _as_dtensor(machine: Machine, param: Any, local: TraceTensor) -> Any:
     """What was a DTensor before FSDP2 sharded its local tensor (tensor parallel) is one again."""
     from torch.distributed.tensor._api import _FromTorchTensor
 
-    spec = placed_before(p)
+    spec = placed_before(param)
     shape, stride = spec.tensor_meta.shape, spec.tensor_meta.stride
-    return apply_of_library(m, _FromTorchTensor, (local, spec.mesh, spec.placements, False, shape, stride))
+    return apply_of_library(machine, _FromTorchTensor, (local, spec.mesh, spec.placements, False, shape, stride))
 
 
-def _places(p: Any) -> list[tuple[torch.nn.Module, str]]:
+def _places(param: Any) -> list[tuple[torch.nn.Module, str]]:
     """The modules that have a parameter, and under which name."""
-    info = p._module_info
+    info = param._module_info
     return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
 
 
@@ -152,7 +152,9 @@ def parted_by_hooks(inputs: Iterable[Any]) -> list[Any]:
 
     found: dict[int, Any] = {}  # by the id of the context that states of one outermost module share
     for state in {s for reference in list(known.values()) if isinstance(s := reference(), module.FSDPState)}:
-        gathered = (getattr(p, "_unsharded_param", None) for group in groups_of(state) for p in group.fsdp_params)
+        gathered = (
+            getattr(param, "_unsharded_param", None) for group in groups_of(state) for param in group.fsdp_params
+        )
         if any(id(t) in given for t in gathered):
             found[id(state._state_ctx)] = state
     return [p.sharded_param for state in found.values() for p in parameters_of(state)]
@@ -172,10 +174,10 @@ def _only_hooks_do(root: Any) -> str:
         for group in groups_of(state):
             if reason := _of_group(group):
                 return reason
-            for p in group.fsdp_params:
-                for owner, name in _places(p):
+            for param in group.fsdp_params:
+                for owner, name in _places(param):
                     owners.setdefault(id(owner), (owner, set()))[1].add(name)
-    if any(p is not None and k not in names for o, names in owners.values() for k, p in o._parameters.items()):
+    if any(p is not None and key not in names for o, names in owners.values() for key, p in o._parameters.items()):
         return "a module has parameters that are sharded, and others that are not"
     return ""
 
@@ -199,29 +201,29 @@ def _of_group(group: Any) -> str:
         return "the program says how tensors are exchanged"
     if any(getattr(group, name, None) is not getattr(collectives, usual, None) for name, usual in LAYOUTS):
         return "the program says how tensors are laid out before they are exchanged, or after"
-    if len({p.param_dtype or p.orig_dtype for p in group.fsdp_params}) != 1:
+    if len({param.param_dtype or param.orig_dtype for param in group.fsdp_params}) != 1:
         return "parameters of several dtypes are gathered together"
     reduced = group._reduce_dtype or group.fsdp_params[0].param_dtype or group.fsdp_params[0].orig_dtype
     if reduced not in (torch.float32, torch.bfloat16):
         return f"gradients are reduced in {str(reduced).removeprefix('torch.')}"
-    return next((reason for p in group.fsdp_params if (reason := _of_parameter(p, group))), "")
+    return next((reason for param in group.fsdp_params if (reason := _of_parameter(param, group))), "")
 
 
-def _of_parameter(p: Any, group: Any) -> str:
-    if p.offload_to_cpu:
+def _of_parameter(param: Any, group: Any) -> str:
+    if param.offload_to_cpu:
         return "parameters lie in the CPU's memory"
-    if p.fsdp_placement.dim != 0:
+    if param.fsdp_placement.dim != 0:
         return "a parameter is sharded along another dimension than its first"
-    if getattr(p, "is_spmd_types", False) or getattr(group.mesh_info, "is_spmd_mesh", False):
+    if getattr(param, "is_spmd_types", False) or getattr(group.mesh_info, "is_spmd_mesh", False):
         return "parameters are placed on a mesh of all dimensions"
-    local = p.sharded_param._local_tensor
+    local = param.sharded_param._local_tensor
     if is_wrapper(local) or hasattr(local, "fsdp_pre_all_gather"):
         return f"parts are of class {type(local).__name__}"
-    if getattr(p, "_has_sharded_grad_dtype_override", False):
+    if getattr(param, "_has_sharded_grad_dtype_override", False):
         return "a parameter says of which dtype its gradient is"
-    if not group.reduce_grads and not keeps_apart(p):
+    if not group.reduce_grads and not keeps_apart(param):
         return "gradients are added up in the parameters before they are exchanged"
-    if has_gradient(p):
+    if has_gradient(param):
         return "gradients of an earlier pass wait to be exchanged"
     return ""
 
@@ -235,49 +237,49 @@ def _elsewhere(value: Any, device: torch.device) -> bool:
 
 
 # --- the hooks
-def _begun(m: Machine, state: Any, args: Any, kwargs: Any) -> Unsharding:
-    source = m.world.source_of(state)
+def _begun(machine: Machine, state: Any, args: Any, kwargs: Any) -> Unsharding:
+    source = machine.world.source_of(state)
     if source is None:
         raise Break("disabled", _RUNS + "the module is made inside")
     if state._is_root is None:
-        m.native(state._lazy_init)  # what a first call does, whoever runs it
+        machine.native(state._lazy_init)  # what a first call does, whoever runs it
     if not state._is_root:
         raise Break("disabled", _RUNS + "the outermost module is called outside")
-    if m.opts.in_order:
+    if machine.opts.in_order:
         raise Break("disabled", _RUNS + "another compiler than tcompile makes the kernels")
-    m.world.guard(S.asked(source, ShardedCheck(state)), "ID", True, "what FSDP2's hooks do")
+    machine.world.guard(S.asked(source, ShardedCheck(state)), "ID", True, "what FSDP2's hooks do")
     reason = _by_hooks.get(state) or _only_hooks_do(state)
     if not reason and state._device.type != "cpu" and _elsewhere((args, kwargs), state._device):
         reason = "its arguments lie on another device"
     if reason:
         raise Break("disabled", _RUNS + reason)
-    return Unsharding(m, state)
+    return Unsharding(machine, state)
 
 
 @python_function((_STATE, "FSDPState._pre_forward"))
-def pre_forward(m: Machine, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
-    if m.unsharding is None:
-        m.unsharding = _begun(m, state, args, kwargs)
-    known = m.unsharding
+def pre_forward(machine: Machine, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    if machine.unsharding is None:
+        machine.unsharding = _begun(machine, state, args, kwargs)
+    known = machine.unsharding
     if not any(s is state for s in states_of(known.root)) or id(state) in known.open:
         raise Break("disabled", _RUNS + "a module of another call, or one that calls itself, is sharded")
     if not known.open and state is not known.root:
         raise Break("disabled", _RUNS + "the outermost module is called outside")
     policy = state._mp_policy
     if policy.cast_forward_inputs and policy.param_dtype is not None:
-        args, kwargs = interpret(m, cast_floats, [policy.param_dtype, (args, kwargs)], {})
+        args, kwargs = interpret(machine, cast_floats, [policy.param_dtype, (args, kwargs)], {})
     known.enter(state)
     return args, kwargs
 
 
 @python_function((_STATE, "FSDPState._post_forward"))
-def post_forward(m: Machine, state: Any, module: Any, given: Any, output: Any) -> Any:
-    known = m.unsharding
+def post_forward(machine: Machine, state: Any, module: Any, given: Any, output: Any) -> Any:
+    known = machine.unsharding
     if known is None or id(state) not in known.open:
         raise Break("disabled", _RUNS + "the forward of this module began outside")
     known.leave(state)
     dtype = state._mp_policy.output_dtype
-    return output if dtype is None else interpret(m, cast_floats, [dtype, output], {})
+    return output if dtype is None else interpret(machine, cast_floats, [dtype, output], {})
 
 
 def cast_floats(dtype: torch.dtype, values: Any) -> Any:

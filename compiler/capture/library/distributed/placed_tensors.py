@@ -28,37 +28,39 @@ def runs_as_it_is(cls: type) -> bool:
     return str(getattr(cls, "__module__", "")).startswith(_LIBRARY)
 
 
-def apply_of_library(m: Machine, cls: type, args: tuple) -> Any:
+def apply_of_library(machine: Machine, cls: type, args: tuple) -> Any:
     """cls.apply(*args) as one node."""
     given, at, tensors = list(args), [], []
     for i, value in enumerate(args):
         if type(value) is Subclassed and is_of_wrapper(value):
             if value.unfinished is not None:
-                finish(m, value)
+                finish(machine, value)
             value = value.plain
         if type(value) is TraceTensor:
             at.append(i)
             tensors.append(value)
             given[i] = None
         else:
-            _rely_on(m, value)
+            _rely_on(machine, value)
     call = LibraryFunction(cls, tuple(given), tuple(at))
-    return as_program_sees(m, m.graph.record("call_function", call, tuple(tensors), {}, m.native(call, *tensors)))
+    return as_program_sees(
+        machine, machine.graph.record("call_function", call, tuple(tensors), {}, machine.native(call, *tensors))
+    )
 
 
-def _rely_on(m: Machine, value: Any) -> None:
+def _rely_on(machine: Machine, value: Any) -> None:
     """What is no tensor: numbers and placements, which are guarded as they are; other objects of the library by their
     identity (none of them changes).
     """
     if type(value) in ATOMS or value is None or is_placement(type(value)):
         return
     if isinstance(value, (tuple, list)):
-        for v in value:
-            _rely_on(m, v)
+        for item in value:
+            _rely_on(machine, item)
     elif type(value) is dict:
-        for v in value.values():
-            _rely_on(m, v)
-    elif (source := m.world.source_of(value)) is not None:
-        m.world.guard(source, "WEAK_ID", value, "a mesh, or how a DTensor is placed on it")
+        for item in value.values():
+            _rely_on(machine, item)
+    elif (source := machine.world.source_of(value)) is not None:
+        machine.world.guard(source, "WEAK_ID", value, "a mesh, or how a DTensor is placed on it")
     elif not str(getattr(type(value), "__module__", "")).startswith("torch."):
         raise Break("unsupported", f"a DTensor is made with a {type(value).__name__}")

@@ -25,7 +25,7 @@ def _is_product(w: Ref, stride: Sequence[Any], padding: Sequence[Any], transpose
     """Kernels of one element, in one group, over every pixel."""
     return (
         w.ndim >= 3
-        and all(is_one(s) for s in w.shape[2:])
+        and all(is_one(size) for size in w.shape[2:])
         and not transposed
         and is_one(groups)
         and all(map(is_one, stride))
@@ -43,7 +43,7 @@ def _merges(x: Ref) -> bool:
     if v is None:
         return False
     dims = [d for d in range(2, x.ndim) if not is_one(x.shape[d])]
-    return all(same(as_expr(v[1][d]), as_expr(v[1][e]) * x.shape[e]) for d, e in zip(dims, dims[1:]))
+    return all(same(as_expr(v[1][dim]), as_expr(v[1][e]) * x.shape[e]) for dim, e in zip(dims, dims[1:]))
 
 
 def _image(lo: Lowering, x: Ref) -> Ref | None:
@@ -55,9 +55,9 @@ def _image(lo: Lowering, x: Ref) -> Ref | None:
 def _contiguous(x: Ref) -> tuple:
     out: list[Any] = []
     n: Any = 1
-    for s in reversed(x.shape):
+    for size in reversed(x.shape):
         out.insert(0, n)
-        n = s * n
+        n = size * n
     return tuple(out)
 
 
@@ -74,7 +74,7 @@ def _product(
     """The sum over `reduced` dimensions of `shape` of left * right, which are read where `at` says: dimension of the
     operand -> symbol.
     """
-    a, b = (remap(x, shape, {d: axis(shape, k) for d, k in m.items()}) for x, m in zip((left, right), at))
+    a, b = (remap(x, shape, {key: axis(shape, value) for key, value in m.items()}) for x, m in zip((left, right), at))
     out = lo.reduce(
         "sum", prim("mul", a.value, b.value), shape, reduced, False, stride=stride, suffix=suffix, logical_order=True
     )
@@ -98,19 +98,19 @@ def _to_pixels(lo: Lowering, weight: Ref, image: Ref, to: int, stride: Any, inne
             image,
             weight,
             shape,
-            ({0: 0, 1: n, **{d: d - 1 for d in pixels}}, {to: n - 1, 1 - to: n}),
+            ({0: 0, 1: n, **{pixel: pixel - 1 for pixel in pixels}}, {to: n - 1, 1 - to: n}),
             [n],
             None,
             suffix,
         )
-        return remap(out, result, {n - 1: axis(result, 1), **{d - 1: axis(result, d) for d in pixels}})
+        return remap(out, result, {n - 1: axis(result, 1), **{pixel - 1: axis(result, pixel) for pixel in pixels}})
     shape = (batch, channels, *many, reduced)
     return _product(
         lo,
         weight,
         image,
         shape,
-        ({to: 1, 1 - to: n}, {0: 0, 1: n, **{d: d for d in pixels}}),
+        ({to: 1, 1 - to: n}, {0: 0, 1: n, **{pixel: pixel for pixel in pixels}}),
         [n],
         None if inner else stride,
         suffix,
@@ -182,7 +182,7 @@ def convolution_backward(
         dx = _to_pixels(lo, weight, gradient, 1, strides_of(lo.meta(k=0)), False, "_0")
     if mask[1]:
         shape = (w.shape[0], w.shape[1], x.shape[0], *x.shape[2:])  # to, from, batch, pixels
-        where = {0: 2, **{d: d + 1 for d in pixels}}
+        where = {0: 2, **{pixel: pixel + 1 for pixel in pixels}}
         flat = _product(
             lo, gradient, image, shape, ({1: 0, **where}, {1: 1, **where}), list(range(2, n + 1)), None, "_1"
         )
@@ -193,6 +193,6 @@ def convolution_backward(
 
 def _worth(lo: Lowering, m: Any, x: Ref, w: Ref) -> bool:
     sizes = (w.shape[0], w.shape[1], _pixels(x))
-    if any(r.dtype != torch.float32 for r in (x, w)) or any(type(s) is int and s < LEAST for s in sizes):
+    if any(r.dtype != torch.float32 for r in (x, w)) or any(type(size) is int and size < LEAST for size in sizes):
         return False
     return worth_it(lo, m, sizes, same(w.shape[1], x.shape[1]))

@@ -35,7 +35,7 @@ ODD_COLUMNS = 1024  # from which it matters that the library is slow for columns
 def hint(lo: Lowering, s: Any) -> int:
     """A size at the hints."""
     e, hints = as_expr(s), lo.aten.env.hints if lo.aten.env is not None else {}
-    return e.value if e.is_const else int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
+    return e.value if e.is_const else int(e.eval({name: hints.get(name, 64) for name in e.symbol_names()}))
 
 
 def in_memory(lo: Lowering, x: Ref) -> Ref | None:
@@ -46,7 +46,7 @@ def in_memory(lo: Lowering, x: Ref) -> Ref | None:
     if v is None or not same(v[2], 0):  # (as a view with an offset: steps of a sequence share one kernel)
         x = ref_of_buffer(lo.realise(x))
         v = strided(x)
-    if v is None or any(type(st) is int and st == 0 for st, s in zip(v[1], x.shape) if not is_one(s)):
+    if v is None or any(type(st) is int and st == 0 for st, size in zip(v[1], x.shape) if not is_one(size)):
         return None
     return x
 
@@ -87,7 +87,7 @@ def operands(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref, better: bool = Fal
     """
     if (
         m.dtype not in TILE_DTYPES
-        or min(hint(lo, s) for s in b.shape[-2:]) < LEAST_TILE
+        or min(hint(lo, size) for size in b.shape[-2:]) < LEAST_TILE
         or not same(a.shape[-1], b.shape[-2])
     ):
         return None
@@ -161,33 +161,36 @@ def _made(lo: Lowering) -> dict[Buffer, list[LoopNest]]:
     a byte).
     """
     writers: dict[Buffer, list[LoopNest]] = {}
-    for s in lo.steps:
-        if isinstance(s, LoopNest):
-            writers.setdefault(s.buffer, []).append(s)
+    for step in lo.steps:
+        if isinstance(step, LoopNest):
+            writers.setdefault(step.buffer, []).append(step)
     return {
-        b: nests
-        for b, nests in writers.items()
-        if all(n.reduce_op is None and not n.onto for n in nests) and (len(nests) == 1 or _alternate(nests))
+        key: nests
+        for key, nests in writers.items()
+        if all(nest.reduce_op is None and not nest.onto for nest in nests) and (len(nests) == 1 or _alternate(nests))
     }
 
 
 def _alternate(nests: list[LoopNest]) -> bool:
     """Whether element i of a buffer is nest i % n's."""
     n, first = len(nests), nests[0]
-    steps = [first.index.coeff(a.symbol.name) for a in first.axes]
+    steps = [first.index.coeff(axis.symbol.name) for axis in first.axes]
     return (
-        all(x.axes == first.axes and x.index is first.index + k for k, x in enumerate(nests))
-        and not {*first.index.symbol_names()} - {a.symbol.name for a in first.axes}
-        and all(c is not None and c.is_const and c.value % n == 0 for c in steps)
+        all(nest.axes == first.axes and nest.index is first.index + k for k, nest in enumerate(nests))
+        and not {*first.index.symbol_names()} - {axis.symbol.name for axis in first.axes}
+        and all(step is not None and step.is_const and step.value % n == 0 for step in steps)
     )
 
 
-def _piece_at(nests: list[LoopNest], e: Expr, ranges: dict[str, tuple]) -> Value:
-    """What the nests store at flat position `e`."""
-    value = value_at(nests[-1], e, ranges)
+def _piece_at(nests: list[LoopNest], expr: Expr, ranges: dict[str, tuple]) -> Value:
+    """What the nests store at flat position `expr`."""
+    value = value_at(nests[-1], expr, ranges)
     for k in reversed(range(len(nests) - 1)):
         value = prim(
-            "where", prim("eq", index(e % len(nests)), const(k, torch.int64)), value_at(nests[k], e, ranges), value
+            "where",
+            prim("eq", index(expr % len(nests)), const(k, torch.int64)),
+            value_at(nests[k], expr, ranges),
+            value,
         )
     return value
 
@@ -196,7 +199,7 @@ def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
     """A vector times a matrix as a sum over rows of memory, in float32: the library's kernels reach a half of the
     memory's speed there, and what is computed from the result joins the kernel. A few vectors likewise where the matrix
     is computed from fewer bytes, which are then read once, as they are. None for anything else."""
-    if a.ndim != 2 or m.dtype not in ROW_DTYPES or min(hint(lo, s) for s in b.shape) < LEAST_ROW:
+    if a.ndim != 2 or m.dtype not in ROW_DTYPES or min(hint(lo, size) for size in b.shape) < LEAST_ROW:
         return None
     if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS):
         return None

@@ -65,6 +65,6 @@ def _in_groups(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref, offs: Ref) -> Re
 
 def _better(m: Any, a: Ref, b: Ref, offs: Ref) -> bool:
     """Whether tiles of ours are faster for certain: of sizes that stay, which tiles are chosen for."""
-    if not all(type(n) is int for x in (a, b) for n in x.shape):
+    if not all(type(size) is int for x in (a, b) for size in x.shape):
         return False
     return m.dtype == torch.float16 or a.ndim == 2 and b.ndim == 3 and a.shape[0] <= FEW_ROWS * offs.shape[0]

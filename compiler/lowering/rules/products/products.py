@@ -27,7 +27,7 @@ SCORES = 1 << 24  # elements of an attention's scores, up to which they are bett
 def generated(lo: Lowering, node: Any, refs: Sequence[Ref]) -> bool:
     """Whether this product is worth a loop nest."""
     a, b = refs[-2:]
-    if any(r.dtype != torch.float32 for r in refs):
+    if any(ref.dtype != torch.float32 for ref in refs):
         return False
     return worth_it(lo, lo.meta(node), (a.shape[-2], a.shape[-1], b.shape[-1]), same(a.shape[-1], b.shape[-2]))
 
@@ -37,7 +37,7 @@ def worth_it(lo: Lowering, m: Any, sizes: Sequence[Any], fits: bool) -> bool:
     choice = lo.opts.get("cpu_products", "auto")
     if choice == "library" or lo.emulate or not (choice == "generated" or processor.generated_products_win()):
         return False
-    rows, k, columns = (hint(lo, s) for s in sizes)
+    rows, k, columns = (hint(lo, size) for size in sizes)
     if not fits or m.dtype != torch.float32 or m.device.type != "cpu" or min(k, columns) < LEAST:
         return False
     return rows == 1 or rows * k * columns >= WORK
@@ -171,7 +171,7 @@ def _attention_fits(lo: Lowering, node: Any, q: Ref, k: Ref, v: Ref, scale: Any)
         scale is None or isinstance(scale, (int, float))
     ):
         return False
-    if not all(same(x, y) and same(x, z) for x, y, z in zip(q.shape[:2], k.shape, v.shape)) or not same(
+    if not all(same(size, y) and same(size, z) for size, y, z in zip(q.shape[:2], k.shape, v.shape)) or not same(
         k.shape[2], v.shape[2]
     ):
         return False
