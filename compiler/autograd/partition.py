@@ -116,8 +116,7 @@ def partition(
 
     written    inputs that the call changes in place: what they held is gone by backward
     fragile    inputs that the caller may change between forward and backward and eager would not mind, as its backward
-               does not read them:
-               where recomputation wants one, a copy is kept
+               does not read them: where recomputation wants one, a copy is kept
     """
     places = joint.placeholders
     primals, tangents = places[:n_inputs], places[n_inputs:]
@@ -128,15 +127,14 @@ def partition(
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
     backward_nodes = {node for node in joint.graph.nodes if node in needs_tangent and node.op == "call_function"}
-    exchanged = [
-        node for node in backward_nodes if communicates(node.target)
-    ]  # other processes wait, whoever reads the result
+    # (other processes wait, whoever reads the result)
+    exchanged = [node for node in backward_nodes if communicates(node.target)]
     needed = ancestors([*(results[slot] for slot in grad_slots), *exchanged])
     readers = (backward_nodes & needed) | {results[slot] for slot in grad_slots if results[slot] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
-    given = {results[forward_slot] for forward_slot in forward_slots}
+    given = {results[slot] for slot in forward_slots}
     bits = packable(joint.graph, given, _recomputable, gives_views, hints, opts)
     cut = Cut(joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
@@ -144,9 +142,8 @@ def partition(
     weights, operands = set(), set()
     if budget >= 1:
         again = _recomputed(readers, saved, needs_tangent)
-        weights = _converted_weights(
-            joint, readers, saved, again, {primal for i, primal in enumerate(primals) if i not in fragile | written}
-        )
+        steady = {primal for i, primal in enumerate(primals) if i not in fragile | written}
+        weights = _converted_weights(joint, readers, saved, again, steady)
         operands = (
             _operands(joint, readers, saved, again, given) if opts is not None and opts.get("max_autotune") else set()
         )
