@@ -266,7 +266,7 @@ def _recomputable(node: torch.fx.Node) -> bool:
         or not isinstance(node.meta.get("val"), TensorMeta)
     ):
         return False
-    if t is torch.ops.aten._to_copy.default and n.meta["val"].on_gpu != n.args[0].meta["val"].on_gpu:
+    if t is torch.ops.aten._to_copy.default and node.meta["val"].on_gpu != node.args[0].meta["val"].on_gpu:
         return False  # (a copy between devices takes longer than all that is made of it)
     return (
         torch.Tag.pointwise in t.tags
