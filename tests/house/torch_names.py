@@ -466,7 +466,8 @@ ROWS = (
     Row(
         "torch.ops.aten",
         "_local_scalar_dense.default _to_copy.default(self, dtype, layout, device, pin_memory, non_blocking, memory_format) _unsafe_view _unsafe_view.default "
-        "_unsafe_index.Tensor _reshape_alias.default _assert_tensor_metadata.default _amp_foreach_non_finite_check_and_unscale_.default",
+        "_unsafe_index.Tensor _reshape_alias.default _assert_tensor_metadata.default _amp_foreach_non_finite_check_and_unscale_.default "
+        "_amp_update_scale_.default",
         "what functional graphs are made of",
     ),
     Row(
