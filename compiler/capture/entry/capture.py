@@ -50,6 +50,7 @@ from .undo import split_effects
 from ..breaks.size_demands import hold_demands
 from .entry_source import EntryWriter
 from ..tensors.exchanged import special_guards
+from ..tensors.gradient_hooks import shows_nodes
 from ..breaks.failing import Keeping, changes_modes, give_back, keep, keeping, run_natively
 from ..machine.frame import Frame
 from ..machine.generators import InlineGenerator, PythonIterator
@@ -362,7 +363,8 @@ class _Attempt:
             self._leave_less(index)
             raise SkipFrame(f"{brk.reason} The frame cannot go on after it: {problem}", breaks=[brk]) from None
         machine.hooks.check(machine, writer.outputs)
-        return self._result(writer, [brk], needs_hook=True)
+        reads_nodes = shows_nodes(frames, writer.outputs, brk.kind == "tensor_hook")
+        return self._result(writer, [brk], needs_hook=True, reads_nodes=reads_nodes)
 
     def plainly(self, signal: Plainly) -> CaptureResult:
         """An entry that runs the frame as it is, on code of its own, so that the hook looks at what it calls and not at
@@ -571,9 +573,13 @@ class _Attempt:
         self.stops[origin] = brk
         raise _Restart from None
 
-    def _result(self, writer: EntryWriter, breaks: list[GraphBreak], needs_hook: bool = False) -> CaptureResult:
+    def _result(
+        self, writer: EntryWriter, breaks: list[GraphBreak], needs_hook: bool = False, reads_nodes: bool = False
+    ) -> CaptureResult:
         machine = self.machine
         graph: CapturedGraph | None = machine.graph.finish(writer.outputs, self.opts.graph_name)
+        if graph is not None:  # (the nodes are looked at behind this break, or behind a later one)
+            graph.reads_nodes = reads_nodes
         sources = [i.source for i in graph.inputs] if graph is not None else []
         handlers = any(c.co_exceptiontable for c in (self.code, *machine.inlined))
         writer.namespace.update(

@@ -241,12 +241,11 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
             not isinstance(t, TraceTensor) or id(t) not in world.reals or not world.reals[id(t)].is_leaf for t in asked
         ):
             raise Break("backward", "backward(inputs=...) names a tensor that is not a leaf", "use torch.autograd.grad")
+        _stay_inside(m, roots, asked)
         found: list[Any] = list(asked)
         made: list[Any] = []
     else:
-        traces = [t for t in roots if isinstance(t, TraceTensor) and t.requires_grad]
-        ends = {id(v): v for t in traces for n in history(t) if (v := getattr(n, "variable", None)) is not None}
-        ends |= {id(t): t for t in traces if t.grad_fn is None}
+        ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
         found = [
             w
             for w in wrapped_leaves(m)
@@ -269,6 +268,22 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
                 _OUTSIDE,
             )
     return found + made
+
+
+def _stay_inside(m: Machine, roots: list, asked: list) -> None:
+    """A pass to what is asked for must not go on into what computed an input: others of those may lie there."""
+    ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
+    for t in m.world.tensors.values():
+        real = m.world.reals[id(t)]
+        if id(_origin(t)) in ends and not real.is_leaf and not (len(asked) == 1 and asked[0] is t):
+            name = m.world.sources[id(real)].name()
+            raise Break("backward", f"gradients are asked for behind what computed `{name}`, outside of the graph")
+
+
+def _ends(roots: list) -> dict[int, Any]:
+    """The leaves that a pass from `roots` comes to, by their ids."""
+    ends = {id(v): v for t in roots for n in history(t) if (v := getattr(n, "variable", None)) is not None}
+    return ends | {id(t): t for t in roots if t.grad_fn is None}
 
 
 def _origin(trace: TraceTensor) -> torch.Tensor:
@@ -394,6 +409,7 @@ def autograd_grad(
         raise Break("backward", "gradients of gradients under inference mode")
     if materialize_grads and allow_unused is None:
         allow_unused = True
+    _stay_inside(m, roots, ends)
     late = m.hooks.of_pass(m, roots)
     if late and create_graph:
         raise Otherwise(late[0].key, NATIVE)
