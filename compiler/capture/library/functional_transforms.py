@@ -19,6 +19,7 @@ from ..kinds.callables import python_function
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import MISSING
+from ..tensors.tensor_subclasses import Subclassed
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -41,6 +42,7 @@ class Transformed:
 def call_transformed(m: Machine, t: Transformed, args: list, kwargs: dict) -> Any:
     """t(*args, **kwargs) of the program."""
     structure = (tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()})
+    _refuse_classes(t.name, structure)
     arguments, tensors = Template.of(structure)
     inside_args, inside_kwargs = t.inside(m, *structure)
     parameters, fresh = Template.of((inside_args, inside_kwargs))
@@ -57,6 +59,12 @@ def call_transformed(m: Machine, t: Transformed, args: list, kwargs: dict) -> An
     out = record_call(m, call, tensors, body.lifted)
     assert call.out is not None
     return call.out.fill(out)
+
+
+def _refuse_classes(name: str, structure: Any) -> None:
+    for value in pytree.tree_leaves(structure):
+        if type(value) is Subclassed:
+            raise Break("higher_order", f"torch.func.{name} is given a tensor of class {value.tensor_class.__name__}")
 
 
 def _draws(graph: torch.fx.GraphModule) -> bool:
@@ -226,6 +234,7 @@ def _jvp(options: dict, function: Callable) -> Callable:
 def _whole_call(m: Machine, name: str, func: Any, transform: Callable, primals: tuple, *more: Any) -> Any:
     """transform(f)(primals, *more), where f is captured on tensors like the primals."""
     structure = ((primals, *more), {})
+    _refuse_classes(name, structure)
     arguments, tensors = Template.of(structure)
     inside, _ = _same(m, primals, {})
     parameters, fresh = Template.of((inside, {}))

@@ -24,7 +24,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from ...graph.tensor import TraceTensor
-from ...graph.wrappers import is_wrapper
+from ...graph.wrappers import is_dtensor, is_wrapper
 from ...guards import source as S
 from ..numbers import scalars
 from ..tensors import tensor_calls
@@ -200,12 +200,21 @@ def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> An
         m.placed.clear()  # they are stepped by the graph
         with no_grad(m), _updating(m):
             m.call(_STEPS[kind], [opt], {})
+            _count_writes(m)
     except (Break, Skip) as why:
         raise _as_it_is(opt, "step", why.reason or "item", getattr(why, "remedy", "")) from None
     finally:
         m.stepping = None
         m.module_path = outer
     return loss
+
+
+def _count_writes(m: Machine) -> None:
+    """What was written to tensors in wrappers was written to these."""
+    changed = [s for s in m.world.changed.values() for _ in range(m.native(getattr, s.plain, "_version"))]
+    if changed:
+        m.effects.call(torch.autograd.graph.increment_version, [changed], {})
+    m.world.changed.clear()
 
 
 def _without_hooks(m: Machine, opt: Any) -> None:
@@ -301,8 +310,8 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     if m.stepping is None:
         raise Break("optimizer", f"{fn.__name__}() runs as it is, outside of the graph", _NOTHING)
     args = local_lists(m, args)
-    params = args[0]
-    devices = {t.device for ts in args if isinstance(ts, list) for t in ts if isinstance(t, TraceTensor)}
+    params = [_plain(p) for p in args[0]]
+    devices = {t.device for ts in args if type(ts) is list for t in map(_plain, ts) if isinstance(t, TraceTensor)}
     if len(devices) > 1:
         remedy = (
             "make the optimizer with capturable=True: its counters are on the GPU then, and its step is in the graph"
@@ -318,7 +327,8 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
             for name, ts in zip(names, args)
         ]
     )
-    if type(m.stepping) in _BY_CAPTURABLE_FORM:
+    wrapped = any(type(p) is Subclassed for p in args[0])  # (its class takes numbers for numbers, and no tensors)
+    if type(m.stepping) in _BY_CAPTURABLE_FORM or wrapped and "capturable" in names:
         kwargs["capturable"] = True
         at = names.index("state_steps")
         args = (*args[:at], [_counted_up(m, t) for t in args[at]], *args[at + 1 :])
@@ -334,11 +344,17 @@ _NUMBERS = frozenset(
 )  # state of each parameter that is one number, whatever the parameter's shape
 
 
+def _plain(t: Any) -> Any:
+    return t.plain if type(t) is Subclassed else t
+
+
 def _with_dimensions(m: Machine, tensors: list, params: list) -> list:
     """Parameters without dimensions, and what belongs to them, as views of one element: the numbers that are tensors
     here are of float64, and beside tensors without dimensions these would no longer count as numbers."""
     if all(p.dim() for p in params):
         return tensors
+    if any(type(t) is Subclassed and not p.dim() for t, p in zip(tensors, params)):
+        raise Break("optimizer", "a tensor of a wrapper class without dimensions is updated", _NOTHING)
     if any(t is None for t in tensors):
         raise Break("optimizer", "the first step of a parameter without dimensions makes its state", _NOTHING)
     return [t if p.dim() else tensor_calls.call_method(m, t, "view", [1], {}) for t, p in zip(tensors, params)]
@@ -358,6 +374,8 @@ def _varying_rates(m: Machine, opt: Any) -> None:
     """
     for group in m.iterate(m.getattr(opt, "param_groups")):
         source = m.world.source_of(group)
+        if any(is_wrapper(p) and not is_dtensor(type(p)) for p in group["params"]):
+            continue  # (the class's code takes numbers)
         if source is not None and type(group.get("lr")) is float:
             where = S.dict_value(source, "lr")
             if where not in m.world.loaded:

@@ -272,11 +272,15 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
 
 def _stay_inside(m: Machine, roots: list, asked: list) -> None:
     """A pass to what is asked for must not go on into what computed an input: others of those may lie there."""
+    world = m.world
     ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
-    for t in m.world.tensors.values():
-        real = m.world.reals[id(t)]
-        if id(_origin(t)) in ends and not real.is_leaf and not (len(asked) == 1 and asked[0] is t):
-            name = m.world.sources[id(real)].name()
+    wrappers = [s for s in world.subclassed.values() if s.nested is None and is_of_wrapper(s, finished=True)]
+    owners: dict[int, Subclassed] = {id(t): s for s in wrappers if id(s) in world.reals for t in inside(m, s)}
+    for t in world.tensors.values():
+        owner: Any = owners.get(id(t), t)
+        real, own = world.reals[id(owner)], _plain(owner)
+        if id(_origin(t)) in ends and not real.is_leaf and not (len(asked) == 1 and asked[0] is own):
+            name = world.sources[id(real)].name()
             raise Break("backward", f"gradients are asked for behind what computed `{name}`, outside of the graph")
 
 
