@@ -311,6 +311,11 @@ def test_a_step_over_wrappers_is_one_graph(name):
     assert not record.report().fallbacks
 
 
+def test_operators_on_lists_run_as_they_are():
+    foreach = lambda p: torch.optim.Adam(p, 0.1, foreach=True)  # noqa: E731
+    same(whole_steps(tcompile.compile, foreach), whole_steps(lambda f: f, foreach))
+
+
 @pytest.mark.parametrize("options", [{"rates": (0.1, 0.1, 0.05, 0.02, 0.5)}, {"to_none": False}])
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_schedules_and_gradients_that_stay(name, options):

@@ -686,9 +686,10 @@ class _Attempt:
         for kind in kinds:
             same = tuple(
                 {
-                    world.sources[id(o)]: None
+                    source: None
                     for o in world.keep
-                    if type(o) is kind and id(o) in world.sources and world.sources[id(o)].root.kind != "const"
+                    if type(o) is kind and (source := world.sources.get(id(o))) is not None
+                    if source.root.kind != "const" and source not in world.guarded_as  # (those are made at each call)
                 }
             )
             if len(same) > 1:

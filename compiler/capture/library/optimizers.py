@@ -319,6 +319,9 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
         raise Break("optimizer", "its state is on more than one device", remedy)
     if any(t.dtype not in (torch.float32, torch.float64) for t in params):
         raise Break("optimizer", "parameters of half precision or complex ones are updated", _NOTHING)
+    wrapped = any(type(p) is Subclassed for p in args[0])  # (its class takes numbers for numbers, and no tensors)
+    if wrapped and any(kwargs.get(k) for k in ("foreach", "fused")):
+        raise Break("optimizer", "operators on lists of wrappers do what their class says", _NOTHING)
     kwargs.update({k: False for k in ("foreach", "fused") if k in kwargs})
     names = list(inspect.signature(inspect.unwrap(fn)).parameters)
     args = tuple(
@@ -327,7 +330,6 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
             for name, ts in zip(names, args)
         ]
     )
-    wrapped = any(type(p) is Subclassed for p in args[0])  # (its class takes numbers for numbers, and no tensors)
     if type(m.stepping) in _BY_CAPTURABLE_FORM or wrapped and "capturable" in names:
         kwargs["capturable"] = True
         at = names.index("state_steps")

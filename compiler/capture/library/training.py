@@ -22,6 +22,7 @@ from ...graph.tensor import TraceTensor
 from ...guards import source as S
 from ...guards.state import read_field
 from ...guards.tensors import is_hooked
+from ...guards.wrapper_check import gradient
 from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradient_hooks import NATIVE, Hook, call_after_accumulation, changed_by_hooks, hooks_of_leaf
 from ..tensors.gradients import set_grad
@@ -203,7 +204,7 @@ def backward(
         raise Break("backward", "backward() reaches no tensor that keeps a gradient")
     known = {id(t.tt_storage) for t in m.graph.keep if isinstance(t, TraceTensor)}
     late, hooks = m.hooks.of_pass(m, roots), [_hooks(m, leaf) for leaf in leaves]
-    ends = [_plain(leaf) for leaf in leaves]
+    ends = [_plain(leaf, nested=True) for leaf in leaves]
     grads, order = _run(m, roots, gradients, ends, bool(retain_graph), False, True, late, any(map(any, hooks)))
     known |= {id(g.tt_storage) for g in grads[len(leaves) :] if g is not None}  # (a hook may keep what it is given)
     outer, m.module_path = m.module_path, BACKWARD
@@ -221,7 +222,7 @@ def backward(
                     raise Break(
                         "backward", "a hook is called with the gradient of a tensor of a wrapper class", _OUTSIDE
                     )
-                accumulate_in_wrapper(m, leaves[i], g)
+                (accumulate_in_wrapper if leaves[i].nested is None else _accumulate_in_nested)(m, leaves[i], g)
                 continue
             if before:
                 g = changed_by_hooks(m, before, g)
@@ -251,6 +252,14 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
             for w in wrapped_leaves(m)
             if any([ends.pop(id(_origin(t)), None) is not None for t in inside(m, w)])  # (all of them are taken out)
         ]
+        found += [
+            s
+            for s in world.subclassed.values()
+            if s.nested is not None
+            and id(s) in world.reals
+            and world.reals[id(s)].is_leaf
+            and ends.pop(id(_origin(s.nested._values)), None) is not None
+        ]
         found += [t for t in world.tensors.values() if t.requires_grad and ends.pop(id(_origin(t)), None) is not None]
         if any(type(t) is not TraceTensor for t in ends.values()):
             raise Break(
@@ -274,12 +283,15 @@ def _stay_inside(m: Machine, roots: list, asked: list) -> None:
     """A pass to what is asked for must not go on into what computed an input: others of those may lie there."""
     world = m.world
     ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
-    wrappers = [s for s in world.subclassed.values() if s.nested is None and is_of_wrapper(s, finished=True)]
-    owners: dict[int, Subclassed] = {id(t): s for s in wrappers if id(s) in world.reals for t in inside(m, s)}
+    owners: dict[int, Any] = {id(t): t for t in world.tensors.values()}
+    for s in world.subclassed.values():
+        if id(s) in world.reals and (s.nested is not None or is_of_wrapper(s, finished=True)):
+            owners |= {id(t): s for t in ([s.nested._values] if s.nested is not None else inside(m, s))}
+    outside = {id(_plain(owner, nested=True)) for owner in owners.values()}
     for t in world.tensors.values():
-        owner: Any = owners.get(id(t), t)
-        real, own = world.reals[id(owner)], _plain(owner)
-        if id(_origin(t)) in ends and not real.is_leaf and not (len(asked) == 1 and asked[0] is own):
+        owner = owners[id(t)]
+        real, own = world.reals[id(owner)], _plain(owner, nested=True)
+        if id(_origin(t)) in ends and not real.is_leaf and any(a is not own and id(a) in outside for a in asked):
             name = world.sources[id(real)].name()
             raise Break("backward", f"gradients are asked for behind what computed `{name}`, outside of the graph")
 
@@ -332,6 +344,17 @@ def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) 
             g = tensor_calls.call_method(m, fresh, "copy_", [g], {})
     known.add(id(g.tt_storage))
     set_grad(m, leaf, g)
+
+
+def _accumulate_in_nested(m: Machine, s: Subclassed, g: TraceTensor) -> None:
+    real, source = m.world.reals[id(s)], m.world.sources[id(s)]
+    known = m.world.pending.get(id(s), {})
+    if "grad" in known and known["grad"] is not None or "grad" not in known and real.grad is not None:
+        raise Break("backward", "a gradient is added to that of a nested tensor", _OUTSIDE)
+    if "grad" not in known:
+        m.world.load(None, S.asked(source, gradient), "no gradient yet")
+    with no_grad(m):
+        set_grad(m, s, like_nested(m, s, tensor_calls.call_method(m, g, "clone", [], {})))  # type: ignore[arg-type]
 
 
 def _dense(t: TraceTensor) -> bool:
