@@ -367,3 +367,11 @@ def test_an_optimizer_alone():
 
 def test_hooks_of_wrappers_run_as_they_are():
     same(whole_steps(tcompile.compile, hooks=True), whole_steps(lambda f: f, hooks=True))
+
+
+def test_transforms_of_wrappers_break_in_words():
+    f = lambda x: torch.func.grad(lambda x: (x.sin() * x).sum())(x)  # noqa: E731
+    x = two(3)
+    same(tcompile.compile(f)(x), f(x))
+    with pytest.raises(tcompile.FullGraphError, match="torch.func.grad is given a tensor of class TwoTensor"):
+        tcompile.compile(f, fullgraph=True)(x)
