@@ -44,7 +44,7 @@ from ..bytecode.loops import Loop
 from ..bytecode.regions import CannotOutline
 from ..bytecode.opset import MOVES
 from ..bytecode.nested import resuming, settle, suspend
-from ..bytecode.resume import ResumeSpec, make_break
+from ..bytecode.resume import STACK, ResumeSpec, make_break
 from ..bytecode.splice import CannotResume, in_flight
 from .undo import split_effects
 from ..breaks.size_demands import hold_demands
@@ -54,7 +54,7 @@ from ..tensors.gradient_hooks import shows_nodes
 from ..breaks.failing import Keeping, changes_modes, give_back, keep, keeping, run_natively
 from ..machine.frame import Frame
 from ..machine.generators import InlineGenerator, PythonIterator
-from ..numbers.late_text import in_words
+from ..numbers.late_text import LateText, in_words, varies
 from ..kinds.lookups import class_guards, recording
 from ..machine.native_loops import enclosing_loop
 from ..machine.frame import Unread
@@ -79,6 +79,9 @@ runs_natively: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 def call_directly(function: Callable, *args: Any) -> Any:
     """The dispatcher of resume functions where the integrator gave none: run it as it is."""
     return function(*args)
+
+
+_SCALARS = (torch.SymInt, torch.SymFloat, LateText)
 
 
 @dataclass
@@ -573,6 +576,14 @@ class _Attempt:
         self.stops[origin] = brk
         raise _Restart from None
 
+    def _named(self) -> dict[str, bool]:
+        """Whether what the frame leaves under its names varies: locals and its stack where it breaks, and globals."""
+        held: dict[str, Any] = {f"{STACK}{depth}": value for depth, value in enumerate(self.frame.stack)}
+        held |= {s.name: v for s, v in zip(self.frame.bytecode.slots, self.frame.slots)}
+        held |= {e.name: e.value for e in self.machine.effects if e.kind == "global" and e.target.root}
+        known = {name: v for name, v in held.items() if v is not MISSING and type(v) is not Unread}
+        return {name: type(v) in _SCALARS and varies(v) for name, v in known.items()}
+
     def _result(
         self, writer: EntryWriter, breaks: list[GraphBreak], needs_hook: bool = False, reads_nodes: bool = False
     ) -> CaptureResult:
@@ -618,6 +629,7 @@ class _Attempt:
             lasting=lasting,
             attributes=attributes,
             needs_hook=needs_hook,
+            named=self._named(),
             placed=machine.placed + fully_shard.parted_by_hooks([*machine.placed, *inputs]),
         )
 

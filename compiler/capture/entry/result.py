@@ -76,6 +76,7 @@ class CaptureResult:
     gain: float = 0.0  # seconds that a call saves, where that was measured (frontend/measured.py)
     counted: float | None = None  # the same by counts (frontend/policy.py), below zero where it loses
     text: CodeType | None = None  # `source`, compiled
+    named: dict[str, bool] = field(default_factory=dict)  # names that the frame has set: whether what they hold varies
     needs_hook: bool = False  # runs native calls whose frames are to be compiled as well
 
 
