@@ -117,18 +117,17 @@ def measure(
                         _rounds(j, share)
         except KeyboardInterrupt:
             reasons.append(f"timing was interrupted after {time.perf_counter() - t0:.1f} s")
-    busy = busy_words()
     for j in live:
         j.rounds, j.waited = steady(j.rounds)
     out.calls = [_result(j, engines) for j in jobs]
-    doubts = [_doubt(j, busy) for j in jobs]
+    doubts = [*map(_doubt, jobs)]
     for c, doubt in zip(out.calls, doubts):
         if doubt:  # the times are shown, and no figure is made of them
             c.speedups, c.break_even_calls, c.break_even_reason = [], None, doubt
     reasons += dict.fromkeys(filter(None, doubts))
     out.overall = [] if any(doubts) else _overall(jobs, engines)
     out.spent_seconds = time.perf_counter() - t0
-    out.note = "; ".join(filter(None, dict.fromkeys((busy, *(j.waited for j in live)))))
+    out.note = "; ".join(filter(None, dict.fromkeys((busy_words(), *(j.waited for j in live)))))
     missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
     missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
     missing += [
@@ -395,10 +394,8 @@ def _rounds(job: _Job, budget: float) -> None:
             job.rounds.remove(first)
 
 
-def _doubt(job: _Job, busy: str) -> str:
+def _doubt(job: _Job) -> str:
     """Why the times of a call say nothing of how fast it is; empty where they do."""
-    if busy and len(job.rounds) == 1:  # it is a sample of the other programs
-        return f"the machine was busy and {job.call.name} was timed once: that says nothing (time=10s gives more time)"
     starved = [c.engine for c in job.contenders.values() if (c.starved or 0.0) > 1 / WAITED]
     return (
         f"{starved[0]} waited for other programs in each round of {job.call.name}: that says nothing" if starved else ""

@@ -8,6 +8,7 @@ room.
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -173,7 +174,8 @@ class OutsideValues:
         self._names.clear()
 
 
-def carried(code: types.CodeType) -> list[str]:
+@functools.lru_cache(maxsize=64)
+def carried(code: types.CodeType) -> tuple[str, ...]:
     """The names that a cell reads before it sets them: a counter, a step, the best result so far."""
     first: dict[str, bool] = {}
     stored = set()
@@ -183,7 +185,7 @@ def carried(code: types.CodeType) -> list[str]:
         elif i.opname in _SETS:
             first.setdefault(i.argval, False)
             stored.add(i.argval)
-    return [name for name, read in first.items() if read and name in stored]
+    return tuple(name for name, read in first.items() if read and name in stored)
 
 
 def is_a_cells(code: types.CodeType) -> bool:

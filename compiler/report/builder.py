@@ -642,7 +642,7 @@ class ReportBuilder:
         self.r.entries.append(row_with(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
-        self._guards.adopt(old.guards, entry, number, again_named)
+        self._guards.adopt(old.guards, entry, number, names)
         self.served += hits
 
     def adopt_profiles(self) -> None:

@@ -82,11 +82,6 @@ def test_where_all_but_a_round_waited_the_shortest_samples_are_one_sample(monkey
     assert x.ratio == x.lo == x.hi == 1.0 and "the shortest sample" in out.note
 
 
-def test_one_sample_of_a_busy_machine_is_no_figure(monkeypatch):
-    out = Clock(monkeypatch, 12.0 * os.cpu_count(), eager=[0.9], tcompile=[0.02]).measured()
-    assert out.overall == [] and not out.calls[0].speedups and "timed once" in out.reason
-
-
 def test_an_engine_that_waited_in_each_round_makes_no_figure(monkeypatch):
     """Seen: 11685 times faster, for eager's second thread had no core in any round."""
     clock = Clock(monkeypatch, 0.0, eager=[4e-2] * 6, tcompile=[3.5e-6] * 6)

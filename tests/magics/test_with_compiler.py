@@ -626,7 +626,8 @@ def test_what_a_loop_does_in_its_first_turn_is_no_advice(shell):
     run(shell, f"%%tcompile -o a time=off\n{body}")
     run(shell, f"%%tcompile -o b time=off\ndef train():\n{inside}train()")
     a, b = shell.user_ns["a"], shell.user_ns["b"]
-    assert {c.source for c in a.recompiles} >= {"epoch"} and {c.source for c in b.recompiles} >= {"y", "i"}
+    assert {c.source for c in a.recompiles} >= {"i"} and {c.source for c in b.recompiles} >= {"y", "i"}
+    assert "epoch" not in {c.source for c in a.recompiles}  # (what a loop that broke gives next varies from the start)
     for c in (*a.recompiles, *b.recompiles):
         assert c.suggestion.startswith("no change is needed"), c
         assert "__value" not in c.source and "_Unbound" not in c.expected + c.got
