@@ -152,7 +152,11 @@ def kept(events: list[Event]) -> Iterator[None]:
 
 def tell(events: list[Event]) -> None:
     """Let who listens now hear what was kept, with the times at which it was."""
-    listeners = (*(_local.get() or _listening and _of_who_waits()), *_global)
+    local = _local.get() or _listening and _of_who_waits()
+    if isinstance(local, _Kept):
+        local.events += events
+        return
+    listeners = (*local, *_global)
     for e in events:
         for f in listeners:
             f(e)

@@ -243,18 +243,33 @@ def _generate(aten: Any, opts: Options) -> Any:
             from .runtime.gpu.tuned_products import choose
 
             aten = choose(aten, opts)
-        *_, generated = _steps(aten, opts)
+        *_, (generated, _) = _steps(aten, opts)
     global _kernels
     _kernels += len(generated.kernels)
     return generated
 
 
-def _steps(aten: Any, opts: Options) -> Iterator[Any]:
-    lowered = run("lowering", aten, opts=opts)
-    yield lowered
-    schedule = run("fusion", lowered, opts=opts)
-    yield schedule
-    yield run("codegen", schedule, opts=opts)
+def _steps(aten: Any, opts: Options) -> Iterator[tuple[Any, bool]]:
+    """From lowering to codegen, a stage at a time, with whether it is the last. Where an earlier session generated this
+    graph, that is all."""
+    from .runtime.kept_graphs import KeptGraph
+
+    kept = None if _replaced else KeptGraph.of(aten, opts)
+    generated = kept.find() if kept is not None else None
+    if generated is not None:
+        yield generated, True
+        return
+    made, told = aten, []
+    for name in ("lowering", "fusion", "codegen"):
+        heard: list[events.Event] = []
+        with events.kept(heard):
+            made = run(name, made, opts=opts)
+        events.tell(heard)
+        told += heard
+        last = name == "codegen"
+        if last and kept is not None:
+            kept.keep(made, told if events.heard() else None)
+        yield made, last
 
 
 class Ahead:
@@ -267,14 +282,13 @@ class Ahead:
         self.opts, self.replaced, self.steps = opts, replaced(), _steps(aten, opts)
         self.told: list[events.Event] = []
         self.last: Any = None
-        self.left = 3
+        self.ended = False
 
     def __call__(self, done: Callable[[], bool]) -> None:
         with events.kept(self.told):
-            while self.left and not done():
-                self.last = next(self.steps)
-                self.left -= 1
-            if not self.left and self.last.cuda is not None:
+            while not self.ended and not done():
+                self.last, self.ended = next(self.steps)
+            if self.ended and self.last.cuda is not None:
                 from .runtime.gpu.gpu_kernels import begin_kernels
 
                 begin_kernels(self.last.kernels, self.last.target, self.opts)
@@ -285,7 +299,7 @@ class Ahead:
     def whole(self) -> Any:
         """What is generated."""
         events.tell(self.told)
-        for made in self.steps:
+        for made, _ in self.steps:
             self.last = made
         return self.last
 

@@ -183,6 +183,9 @@ class Value:
         """The names in its own position, without those of its operands."""
         return frozenset() if (e := self.position) is None else e.symbol_names()
 
+    def __reduce__(self) -> tuple:
+        return _again, (self.op, self.dtype, self.args, self.attr, self.origin)
+
     def __repr__(self) -> str:
         a = ", ".join([repr(self.attr)] * (self.attr is not None) + [f"%{x.id}" for x in self.args])
         return f"%{self.id} = {self.op}.{str(self.dtype).removeprefix('torch.')}({a})"
@@ -200,6 +203,15 @@ def make(op: str, dtype: torch.dtype, args: tuple = (), attr: Any = None) -> Val
         v.id = Value._count
         _values[k] = v
     return v
+
+
+def _again(op: str, dtype: torch.dtype, args: tuple, attr: Any, origin: str) -> Value:
+    """A node that was pickled."""
+    before, Value.making_for = Value.making_for, origin
+    try:
+        return make(op, dtype, args, attr)
+    finally:
+        Value.making_for = before
 
 
 def _attr_key(attr: Any) -> Any:
