@@ -231,12 +231,16 @@ def load_cache(path: str | os.PathLike, *, trusted: bool = False) -> int:
 
     The file holds machine code: load one only from whom you trust. A warning says so unless `trusted` is True. Each
     checksum is checked before anything is kept. CacheFileError, in words, where the file is damaged, is none of
-    `save_cache`, or was saved by another version of tcompile or for another processor or GPU."""
+    `save_cache`, or was saved by another version of tcompile or for another processor or GPU.
+
+    The compiler is imported now, so that the first call need not."""
     from .runtime import cache_file
 
     if not isinstance(trusted, bool):
         raise OptionError(f"trusted is True or False, got {trusted!r}")
-    return cache_file.load(path, Options.make(), trusted)
+    new = cache_file.load(path, Options.make(), trusted)
+    stages.load(known=True)
+    return new
 
 
 def reset() -> None:

@@ -158,10 +158,22 @@ def _load(path: str) -> Callable:
     return f
 
 
-def load() -> None:
-    """Import every stage now: the first compilation need not."""
+_BETWEEN_GRAPHS = ("lowering", "fusion", "codegen")
+_KNOWN = tuple(
+    """autograd.bridge codegen.kernel_sources fusion.print_schedule graph.aten_interpreter graph.own_writes
+    guards.probe guards.watch_probe native.build rewrite runtime.kept_graphs""".split()
+)
+
+
+def load(known: bool = False) -> None:
+    """Import every stage now: the first compilation need not. `known`: what it imports where an earlier session
+    generated its graph."""
     for s in STAGES:
-        _load(s.function)
+        if not known or s.name not in _BETWEEN_GRAPHS:
+            _load(s.function)
+    if known:
+        for name in _KNOWN:
+            importlib.import_module(f".{name}", __package__)
 
 
 def run(name: str, *args: Any, opts: Options, stage_opts: Any = None, **more: Any) -> Any:
@@ -260,7 +272,7 @@ def _steps(aten: Any, opts: Options) -> Iterator[tuple[Any, bool]]:
         yield generated, True
         return
     made, told = aten, []
-    for name in ("lowering", "fusion", "codegen"):
+    for name in _BETWEEN_GRAPHS:
         heard: list[events.Event] = []
         with events.kept(heard):
             made = run(name, made, opts=opts)

@@ -461,7 +461,7 @@ class Engine:
             calls.append(
                 GraphCall(
                     result.graph.name,
-                    result.graph.graph_module.forward,
+                    result.graph.graph_module,
                     compiled,
                     tuple(result.graph.example_inputs),
                     unseen_writes(result.graph.graph_module.graph),

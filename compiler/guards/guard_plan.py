@@ -164,6 +164,7 @@ class _Placing:
         self.pins: dict[Source, tuple[str, Any]] = {}
         self.has_tensor: set[Source] = set()
         self.watched: dict[Source, bool] = {}
+        self.highest: dict[tuple[Source, bool], int] = {}
         for c in checks:
             if len(c.sources) == 1:
                 s = c.sources[0]
@@ -193,14 +194,18 @@ class _Placing:
         return False
 
     def cost(self, c: _Check) -> int:
-        cost = c.cost
-        for s in c.sources:
-            p = s.base
-            while p is not None:
-                if p in self.costs and (self.is_watched(p) == self.is_watched(s)):
-                    cost = max(cost, min(self.costs[p], 3))
-                p = p.base
-        return cost
+        """Its own, or that of a check on what its sources are reached from, which comes before it."""
+        return max([c.cost, *(min(self.above(s.base, self.is_watched(s)), 3) for s in c.sources)])
+
+    def above(self, s: Source | None, watched: bool) -> int:
+        """The highest cost of a check on a source or on what it is reached from, of those that are watched or not."""
+        if s is None:
+            return 0
+        known = self.highest.get((s, watched))
+        if known is None:
+            own = self.costs.get(s, 0) if self.is_watched(s) == watched else 0
+            known = self.highest[s, watched] = max(own, self.above(s.base, watched))
+        return known
 
     def place(self, c: _Check) -> int:
         if c.sources and all(self.is_watched(s) for s in c.sources) and c.kind not in _NEVER_WATCHED:

@@ -12,7 +12,7 @@ import torch.fx
 
 from ...graph import known_values
 from ...graph.tensor import TensorMeta, TraceTensor, from_meta
-from ...base.fx_modules import graph_module
+from ...base.fx_modules import call_node, graph_module
 from ...guards.source import Source
 from ...base.quoting import identifier
 from ...symbolic.expr import symbol
@@ -262,9 +262,8 @@ class GraphBuilder:
             refuse_watched_operator(self.machine, target, args, kwargs)
         if kind == "call_function":
             target = function_target(self.machine, target)
-        node = self.graph.create_node(
-            kind, target, tuple(self.arg(a) for a in args), {k: self.arg(v) for k, v in kwargs.items()}
-        )
+        given = {k: self.arg(v) for k, v in kwargs.items()}
+        node = call_node(self.graph, kind, target, tuple(self.arg(a) for a in args), given)
         return self.made(node, result)
 
     def made(self, node: torch.fx.Node, result: Any) -> Any:
