@@ -274,13 +274,13 @@ def _steps(aten: Any, opts: Options) -> Iterator[tuple[Any, bool]]:
     made, told = aten, []
     for name in _BETWEEN_GRAPHS:
         heard: list[events.Event] = []
-        with events.kept(heard):
+        with events.kept(heard, always=True):
             made = run(name, made, opts=opts)
         events.tell(heard)
         told += heard
         last = name == "codegen"
         if last and kept is not None:
-            kept.keep(made, told if events.heard() else None)
+            kept.keep(made, told)
         yield made, last
 
 

@@ -16,9 +16,17 @@ from torch.fx import _lazy_graph_module, graph_module as _fx
 __all__ = ["call_node", "graph_module", "written_out"]
 
 
+class _Captured(_lazy_graph_module._LazyGraphModule):
+    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.real_recompile()
+        return self.forward(*args, **kwargs)  # (torch calls the module, which words errors in a way of its own)
+
+    forward = _lazy_forward
+
+
 def graph_module(graph: torch.fx.Graph, name: str) -> torch.fx.GraphModule:
     """A GraphModule of class `name` over `graph`, without parameters of its own."""
-    made = _lazy_graph_module._LazyGraphModule(torch.nn.Module(), graph, class_name=name)
+    made = _Captured(torch.nn.Module(), graph, class_name=name)
     weakref.finalize(made, _forget, type(made)).atexit = False
     return made
 
@@ -30,8 +38,8 @@ def written_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _forget(kind: type) -> None:
-    file = kind.forward.__code__.co_filename  # type: ignore[attr-defined]
-    if file != _lazy_graph_module.__file__:
+    if kind.forward is not _Captured.forward:  # type: ignore[attr-defined]
+        file = kind.forward.__code__.co_filename  # type: ignore[attr-defined]
         linecache.cache.pop(file, None)
         _fx._loader.eval_cache.pop(file, None)
 

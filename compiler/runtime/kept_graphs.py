@@ -9,6 +9,9 @@ The key is a digest of all that these stages read: the graph with its metadata a
 machine, torch, and the sources of this compiler. What has no text of its own in `_Digest` ends in None: a class of the
 program's, an operator of its own, a large constant. So a key never stands for two graphs.
 
+Files of the user's lines are known by their last name: notebooks give a cell another folder in each session. What is
+read back names this session's.
+
 What is kept is code, as the libraries beside it are. Reading it back makes objects of this package and of torch alone.
 """
 
@@ -29,6 +32,7 @@ import torch
 
 from .. import events
 from ..base.processor import cpu_name
+from ..base.source_text import source_line
 from ..codegen.generated import Generated
 from ..codegen.target import host_target
 from ..lowering.ir import indirect_symbol, indirect_values
@@ -52,8 +56,8 @@ class _NotKept(Exception):
 class KeptGraph:
     """One graph's place in the cache."""
 
-    def __init__(self, cache: KernelCache, key: str, aten: Any):
-        self.cache, self.key, self.aten = cache, key, aten
+    def __init__(self, cache: KernelCache, key: str, files: list[str], aten: Any):
+        self.cache, self.key, self.files, self.aten = cache, key, files, aten
         self.decided = _decisions(aten)
 
     @classmethod
@@ -62,36 +66,30 @@ class KeptGraph:
         if not opts.get("cache") or opts.get("verify") or opts.get("debug") or _rules_of_others():
             return None
         try:
-            return cls(open_cache(opts), _key(aten, opts), aten)
+            return cls(open_cache(opts), *_key(aten, opts), aten)
         except _NotKept:
             return None
 
     def find(self) -> Generated | None:
-        """What was generated for it, with the events of then. None where that is not there, or was not heard and
-        somebody listens now."""
+        """What was generated for it, with the events of then; None where that is not there."""
         data = self.cache.get_graph(self.key)
         if data is None:
             return None
         try:
-            generated, told = _Reader(io.BytesIO(zlib.decompress(data)), self.aten.constants).load()
+            generated, told = _Reader(io.BytesIO(zlib.decompress(data)), self.aten.constants, self.files).load()
         except Exception as e:  # (what another state of the machine wrote: the stages make it anew)
             events.emit("cache", key=self.key, hit=False, reason=f"{type(e).__name__}: {e}", what="graph")
             return None
-        if told is None and events.heard():
-            return None
         events.emit("cache", key=self.key, hit=True, reason="", what="graph")
-        events.tell([events.Event(kind, facts) for kind, facts in told or ()])
+        events.tell([events.Event(kind, facts) for kind, facts in told])
         return generated
 
-    def keep(self, generated: Generated, told: Sequence[events.Event] | None) -> None:
-        """`told`: None where nobody listened."""
+    def keep(self, generated: Generated, told: Sequence[events.Event]) -> None:
         if _decisions(self.aten) != self.decided:  # (the stages decided about sizes: that is a guard of this process)
             return
         file = io.BytesIO()
         try:
-            _Writer(file, self.aten.constants).dump(
-                (generated, None if told is None else [(e.kind, e.facts) for e in told])
-            )
+            _Writer(file, self.aten.constants, self.files).dump((generated, [(e.kind, e.facts) for e in told]))
         except (_NotKept, pickle.PicklingError, TypeError, AttributeError, RecursionError):
             return
         self.cache.put_graph(self.key, zlib.compress(file.getvalue(), 1))
@@ -109,7 +107,8 @@ def _rules_of_others() -> bool:
 
 
 # --- the key
-def _key(aten: Any, opts: Any) -> str:
+def _key(aten: Any, opts: Any) -> tuple[str, list[str]]:
+    """The digest, and the files that the graph's lines are in."""
     d = _Digest()
     d.put(opts.of_code())
     d.graph(aten)
@@ -124,7 +123,9 @@ def _key(aten: Any, opts: Any) -> str:
             *(_gpu(i) for i in sorted(d.gpus)),
         ]
     )
-    return hashlib.sha256("\0".join(d.parts).encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    if d.gpus:  # (the text of a kernel for one shows the user's lines)
+        d.put([source_line(file, line) for file, line in d.lines])
+    return hashlib.sha256("\0".join(d.parts).encode("utf-8", "surrogatepass")).hexdigest()[:40], list(d.files)
 
 
 @functools.cache
@@ -156,7 +157,8 @@ class _Digest:
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.numbers: dict[torch.fx.Node, int] = {}
-        self.known: dict[int, tuple[Any, str]] = {}  # of tuples and lists that many nodes share
+        self.files: dict[str, str] = {}  # file -> its text here
+        self.lines: dict[tuple[str, int], str] = {}
         self.gpus: set[int] = set()
 
     def put(self, x: Any) -> None:
@@ -170,7 +172,7 @@ class _Digest:
             target = self.target(n.target) if n.op == "call_function" else self.text(n.target)
             self.parts += (n.op, n.name, target, self.text(n.args), self.text(n.kwargs))
             for name, value in n.meta.items():
-                self.parts += (name, self.shared(value) if type(value) in (list, tuple) else self.text(value))
+                self.parts += (name, self.line(value) if name == "stack" else self.text(value))
         self.put([(i.name, i.kind, i.static, i.given) for i in a.inputs])
         for o in a.plan:
             if o.kind == "const" and type(o.value) not in _ATOMS:
@@ -184,11 +186,16 @@ class _Digest:
             guards = [g[0] for g in e.guards]
             self.put((e.prefix, e.hints, e.ranges, guards, e.replacements, e.has_unbacked, sorted(e._ints)))
 
-    def shared(self, x: Any) -> str:
-        known = self.known.get(id(x))
+    def line(self, stack: Any) -> str:
+        """The innermost line, which is all that lowering reads (`lines` in lowering/context.py)."""
+        if not stack:
+            return ""
+        file, line = stack[-1][:2]
+        known = self.lines.get((file, line))
         if known is None:
-            known = self.known[id(x)] = x, self.text(x)
-        return known[1]
+            name = self.files.setdefault(file, f"{len(self.files)} {file.rpartition('/')[2]!r}")
+            known = self.lines[file, line] = f"{name} {line}"
+        return known
 
     def text(self, x: Any) -> str:
         kind = type(x)
@@ -210,11 +217,8 @@ class _Digest:
             return f"slice{self.text((x.start, x.stop, x.step))}"
         if kind is torch.memory_format:
             return str(x)
-        if kind.__module__.startswith(_PACKAGE):
-            if hasattr(kind, "_fields"):  # (named tuples, as a line of the user's)
-                return f"{kind.__name__}{self.text(tuple(x))}"
-            if kind.__name__ == "TensorMeta":
-                return f"T{self.text(x.key())}"
+        if kind.__name__ == "TensorMeta" and kind.__module__ == f"{_PACKAGE}.graph.meta.core":
+            return f"T{self.text(x.key())}"
         raise _NotKept
 
     def target(self, f: Any) -> str:
@@ -239,9 +243,14 @@ _FX_DICT = torch.fx.immutable_collections.immutable_dict
 
 # --- what is kept
 class _Writer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, constants: dict[str, torch.Tensor]):
+    def __init__(self, file: io.BytesIO, constants: dict[str, torch.Tensor], files: list[str]):
         super().__init__(file, 5)
         self.constants = {id(t): name for name, t in constants.items()}
+        self.files = {name: number for number, name in enumerate(files)}
+
+    def persistent_id(self, x: Any) -> int | None:
+        """A file's number."""
+        return self.files.get(x) if type(x) is str else None
 
     def reducer_override(self, x: Any) -> Any:
         kind = type(x)
@@ -271,9 +280,12 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, constants: dict[str, torch.Tensor]):
+    def __init__(self, file: io.BytesIO, constants: dict[str, torch.Tensor], files: list[str]):
         super().__init__(file)
-        self.constants = constants
+        self.constants, self.files = constants, files
+
+    def persistent_load(self, number: int) -> str:
+        return self.files[number]
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == (__name__, "_constant"):

@@ -55,8 +55,9 @@ def as_text(generated):
 
 def read_again(generated, constants):
     file = io.BytesIO()
-    kept_graphs._Writer(file, constants).dump(generated)
-    return kept_graphs._Reader(io.BytesIO(file.getvalue()), constants).load()
+    kept_graphs._Writer(file, constants, [__file__]).dump(generated)
+    assert __file__.encode() not in file.getvalue()
+    return kept_graphs._Reader(io.BytesIO(file.getvalue()), constants, [__file__]).load()
 
 
 table = torch.randn(50, 16)
@@ -128,19 +129,30 @@ def test_a_report_says_the_same():
     assert embedding.__name__ in str(again)
 
 
-def test_what_nobody_heard_is_made_again_for_who_listens():
+def test_who_listens_later_hears_what_nobody_heard():
     x = torch.randn(9)
-    fresh(torch.sin, x, listen=False)
 
     def fn(x):
         return (x * 3).exp()
 
     fresh(fn, x, listen=False)
     _, ran, said = fresh(fn, x)
-    assert not known(ran) and any(e.kind == "kernel" for e in said)
-    _, ran, said = fresh(fn, x)
-    assert known(ran) and any(e.kind == "kernel" for e in said)
-    assert not [e for e in fresh(fn, x, listen=False)[2]]
+    assert known(ran) and [e.language for e in said if e.kind == "kernel"] == ["c++"]
+
+
+def test_a_file_may_lie_elsewhere(tmp_path):
+    def called(folder, text="x.sin() + 1", name="cell.py"):
+        file = tmp_path / folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"def fn(x):\n    return {text}\n")
+        names = {}
+        exec(compile(file.read_text(), str(file), "exec"), names)
+        _, ran, said = fresh(names["fn"], torch.randn(5))
+        (kernel,) = (e.kernel for e in said if e.kind == "kernel")
+        assert {line[:2] for line in kernel.lines} == {(str(file), 2)}
+        return known(ran)
+
+    assert [called("one"), called("two"), called("two", name="other.py"), called("one")] == [False, True, False, True]
 
 
 def test_training_and_draws():
@@ -277,7 +289,7 @@ def test_only_objects_of_the_compiler_and_of_torch_are_read():
 
     for x in (io.StringIO, eval, pytest.raises):
         with pytest.raises(pickle.UnpicklingError):
-            kept_graphs._Reader(io.BytesIO(pickle.dumps(x)), {}).load()
+            kept_graphs._Reader(io.BytesIO(pickle.dumps(x)), {}, []).load()
 
 
 def test_the_folder_stays_within_its_limit(own_cache):
