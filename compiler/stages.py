@@ -174,6 +174,9 @@ def load(known: bool = False) -> None:
     if known:
         for name in _KNOWN:
             importlib.import_module(f".{name}", __package__)
+        from .runtime.kept_graphs import same_for_all
+
+        same_for_all()  # (a table that is made once)
 
 
 def run(name: str, *args: Any, opts: Options, stage_opts: Any = None, **more: Any) -> Any:

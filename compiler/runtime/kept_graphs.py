@@ -39,7 +39,7 @@ from ..lowering.ir import indirect_symbol, indirect_values
 from ..symbolic.expr import Expr
 from .cache import KernelCache, key_parts, open_cache
 
-__all__ = ["KeptGraph"]
+__all__ = ["KeptGraph", "same_for_all"]
 
 _PACKAGE = __package__.rpartition(".")[0]
 _READ_BY_STAGES = ("base", "codegen", "fusion", "graph", "lowering", "ops", "rewrite", "runtime", "symbolic")
@@ -112,7 +112,7 @@ def _key(aten: Any, opts: Any) -> tuple[str, list[str]]:
     d = _Digest()
     d.put(opts.of_code())
     d.graph(aten)
-    d.put(list(_process().values()))
+    d.put(list(same_for_all().values()))
     d.put(
         [
             torch.get_default_dtype(),
@@ -129,8 +129,8 @@ def _key(aten: Any, opts: Any) -> tuple[str, list[str]]:
 
 
 @functools.cache
-def _process() -> dict[str, str]:
-    """What is the same for all graphs of this process."""
+def same_for_all() -> dict[str, str]:
+    """What is the same for all graphs of this process, as part of their keys."""
     h = hashlib.sha256()
     root = Path(__file__).parent.parent
     for folder in _READ_BY_STAGES:

@@ -302,7 +302,11 @@ ROWS = (
     Row("torch.fx._symbolic_trace", "_is_fx_tracing_flag", "stock refuses to run while it is set", until="2.14"),
     Row("torch.fx._symbolic_trace", "Tracer.trace", "whether somebody traces"),
     Row("torch.fx.graph_module", "_loader.eval_cache", "source lines of graphs that are gone"),
-    Row("torch.fx._lazy_graph_module", "_LazyGraphModule.force_recompile _LazyGraphModule._lazy_forward", "source of graphs that somebody reads"),
+    Row(
+        "torch.fx._lazy_graph_module",
+        "_LazyGraphModule.force_recompile _LazyGraphModule._lazy_forward",
+        "source of graphs that somebody reads",
+    ),
     Row(
         "libtorch()",
         "_ZN3c1013AutogradState13get_tls_stateEv _ZN3c104impl26raw_local_dispatch_key_setE",
