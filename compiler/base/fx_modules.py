@@ -33,7 +33,8 @@ def graph_module(graph: torch.fx.Graph, name: str) -> torch.fx.GraphModule:
 
 def written_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The module with its source as its forward, for who calls it often or looks at its class."""
-    _lazy_graph_module._LazyGraphModule.force_recompile(module)
+    if isinstance(module, _Captured):
+        module.real_recompile()
     return module
 
 

@@ -304,8 +304,8 @@ ROWS = (
     Row("torch.fx.graph_module", "_loader.eval_cache", "source lines of graphs that are gone"),
     Row(
         "torch.fx._lazy_graph_module",
-        "_LazyGraphModule.force_recompile _LazyGraphModule._lazy_forward",
-        "source of graphs that somebody reads",
+        "_LazyGraphModule _LazyGraphModule._lazy_forward",
+        "source of graphs when it is read",
     ),
     Row(
         "libtorch()",
