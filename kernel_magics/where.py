@@ -208,6 +208,15 @@ def _expression(code: CodeType, at: int) -> ast.AST | None:
     return body[0] if len(body) == 1 else None
 
 
+@functools.lru_cache(maxsize=4096)
+def _may_hold_tensors(file: str) -> bool:
+    """Whether code of this file may work on tensors: a library's file that never speaks of torch works on arrays of its
+    own, whose methods have the same names (pandas)."""
+    if not is_library_file(file) or file.startswith(_TORCH):
+        return True
+    return any("torch" in line for line in linecache.getlines(file))
+
+
 def _is_operator(code: CodeType, func: ast.expr, name: str) -> bool:
     """Whether a call of this name, so written, is one of torch's: of a tensor's method, or of a function of torch."""
     root = func
@@ -215,7 +224,7 @@ def _is_operator(code: CodeType, func: ast.expr, name: str) -> bool:
         root = root.value
     if isinstance(root, ast.Name) and root.id in ("np", "numpy", "scipy", "pd", "math", "random", "os", "time", "plt"):
         return False
-    if name in _NO_OPERATORS or name.startswith("__"):
+    if name in _NO_OPERATORS or name.startswith("__") or not _may_hold_tensors(code.co_filename):
         return False
     return any(
         isinstance(getattr(space, name, None), (types.BuiltinFunctionType, types.MethodDescriptorType))

@@ -646,7 +646,7 @@ class Engine:
         elif skip.quiet:
             state.rest = self._rest(state)
         if not skip.quiet:
-            events.emit("skip", frame=state.name, reason=skip.reason)
+            events.emit("skip", frame=state.name, reason=skip.reason, tensors=skip.tensors)
 
     def _rest(self, state: FrameState) -> int:
         """How many calls of a frame without tensor work pass, after so many looks at it, before the next look."""

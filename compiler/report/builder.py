@@ -34,7 +34,7 @@ from .conclusions.waits import tell_waits
 from .conclusions.wall import wall_of
 from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled, row_with
-from .facts.own_words import NO_NAME, is_setup, name_sizes, users_words
+from .facts.own_words import NO_NAME, is_setup, part_of_no_name, name_sizes, users_words
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, frame_line, label, users_name
@@ -51,7 +51,17 @@ __all__ = ["ReportBuilder", "record"]
 
 _HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
 _INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages whose code is nobody's own
+_VARIES = "compile with dynamic=True"
 _NO_CHANGE = "no change is needed"  # how such a remedy begins
+
+
+def _of_no_name(guard: Any, detail: str, got: Any) -> str:
+    """What to change where the value that differs has no name: what ran before it gave it."""
+    if detail.startswith("shape") or type(got) is int is type(guard.expected):
+        return _VARIES
+    if guard.kind == "TENSOR":
+        return f"give it one {detail} at every call"
+    return "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
 
 
 @contextmanager
@@ -323,6 +333,7 @@ class ReportBuilder:
         reason = self._users_words(i, str(e.reason))
         if not f.entries:
             f.status, f.reason = "skipped", reason
+        self.r.met_tensors |= bool(e.facts.get("tensors"))
         if not e.facts.get("quiet"):
             self.r.fallbacks.append(s.Fallback(f.name, reason, 1, i))
             self._tell("skip", i, None, f"{f.name}: {reason}")
@@ -340,11 +351,9 @@ class ReportBuilder:
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
         suggestion = f.suggestion
-        source = self._users_words(i, source)
         if "__stack_" in suggestion:
-            suggestion = (
-                "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
-            )
+            suggestion = _of_no_name(g, detail, f.got)
+        source = self._users_words(i, part_of_no_name(source))
         suggestion, expected, got = (self._users_words(i, words) for words in (suggestion, expected, got))
         if any((b.file, b.line) == (label(file), line) for b in self.r.graph_breaks):  # what ran there gave it
             source, expected, got = (x.replace(NO_NAME, f"the result of line {line}") for x in (source, expected, got))

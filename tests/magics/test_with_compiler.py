@@ -667,3 +667,36 @@ def test_a_cell_without_tensors_is_told_nothing_to_change(shell):
     r = shell.user_ns["r"]
     assert r.summary.status == "nothing" and "no tensor" in r.summary.note
     assert not any(f.action or f.severity == "warning" for f in r.findings)
+
+
+def test_no_remedy_that_changes_nothing(shell):
+    """Each of these was told a change that gains nothing, or can't be made."""
+    run(shell, "import torch, torch.nn as nn\nx = torch.ones(8)\ndata = [x, x + 1, x + 2]")
+
+    def report(cell):
+        run(shell, "%%tcompile -o r time=off\n" + cell)
+        return shell.user_ns["r"]
+
+    r = report("net = nn.Linear(8, 8).to(torch.float64)\ny = net(x.double())")  # Module.to replaces .data
+    assert {b.kind for b in r.graph_breaks} >= {"tensor_data"} and all(b.harmless for b in r.graph_breaks)
+    r = report("def f(h):\n    if h.abs().max() > 1e4:\n        print('large')\n    return h * 2\nz = f(x)")
+    (told,) = r.findings
+    assert "`h.abs().max()`" in told.action and "torch.where" not in told.action and "torch.cond" not in told.action
+    r = report(
+        "right = 0\nfor t in iter(data):\n    right += (t > 0).sum()\n    if t.sum() > 100:\n        print('large')"
+    )
+    (again,) = [c for c in r.recompiles if c.source == "right"]
+    assert again.got == "a Tensor" and "torch.tensor(0)" in again.suggestion
+    assert not any("iterator" in b.kind and not b.harmless for b in r.graph_breaks)
+    r = report("import sys\ny = x * 2 + 1\nn = sys.getrefcount(y)")
+    assert "no tensor code ran" not in str(r) and r.summary.status != "nothing"
+
+
+def test_names_of_a_loop_over_pairs_are_the_programs():
+    from tcompile.compiler.report.facts.own_words import part_of_no_name, users_words
+
+    line = "for user, rows in df.groupby('user'):"
+    assert users_words("`__value[0]` is any whole number", line) == "`user` is any whole number"
+    assert users_words("`__value[1].shape` and `__value`", line) == "`rows.shape` and `user, rows`"
+    assert users_words("`__value[1]`", "for pair in pairs:") == "`pair[1]`"
+    assert part_of_no_name("__stack_2.shape[0]") == "shape[0] of __stack_2"

@@ -376,7 +376,7 @@ class _Attempt:
         code, brk = self.code, make_graph_break(signal, signal.where or [self.frame.position()])
         brk.is_error = self.machine.break_errors
         if not self.frame.bytecode.is_function:
-            raise SkipFrame(brk.reason, breaks=[brk])
+            raise SkipFrame(brk.reason, breaks=[brk], tensors=bool(self.machine.world.tensors))
         plain = code.replace(co_consts=(*code.co_consts, "runs plainly"))
         runs_natively.add(plain)
         params, n, k = self._params(), code.co_argcount, code.co_kwonlyargcount

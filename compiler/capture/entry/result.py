@@ -82,8 +82,12 @@ class CaptureResult:
 
 class SkipFrame(Exception):
     """This frame is not worth or not able to be captured: run it as it is. `reason` is shown in the report unless
-    `quiet` (nothing to compile: no tensor work at all). `final`: later calls need not be looked at."""
+    `quiet` (nothing to compile: no tensor work at all). `final`: later calls need not be looked at. `tensors`: capture
+    met some."""
 
-    def __init__(self, reason: str, quiet: bool = False, breaks: list | None = None, final: bool = False):
+    def __init__(
+        self, reason: str, quiet: bool = False, breaks: list | None = None, final: bool = False, tensors: bool = False
+    ):
         super().__init__(reason)
         self.reason, self.quiet, self.breaks, self.final = reason, quiet, breaks or [], final
+        self.tensors = tensors

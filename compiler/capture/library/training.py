@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["BackwardPasses", "backward", "freed_result", "one_step_at_a_time", "without_history"]
 
 _OUTSIDE = "let the training step call backward() outside of the compiled function"
+_EXCHANGED = "no change is needed: backward() is compiled by itself, and gradients are exchanged as they come"
 
 
 class BackwardPasses:
@@ -122,7 +123,7 @@ def _refuse(m: Machine) -> None:
         raise Break("backward", "backward() is called where autograd looks for anomalies", "turn anomaly detection off")
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        raise Break("backward", "processes may exchange gradients while backward() runs", _OUTSIDE)
+        raise Break("backward", "processes may exchange gradients while backward() runs", _EXCHANGED)
 
 
 def _run(

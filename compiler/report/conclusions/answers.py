@@ -14,10 +14,10 @@ from .. import schema as s
 from ...base.labels import frame_words
 from ...base.figures import differs, plural, seconds
 from .host_time import BETWEEN, HostTime, host_time
-from .waits import recompile_seconds
+from .waits import recompile_seconds, subject
 from .wall import IMPORTING, graph_calls, is_joined
 
-__all__ = ["NO_CHANGE", "answers_of"]
+__all__ = ["NO_CHANGE", "answers_of", "most_without_breaks"]
 
 _MOST = 6
 _LEAST = 0.05  # of the run: smaller parts are no answer
@@ -30,6 +30,7 @@ _TEXT = "print"  # the kind of breaks where text is made of a tensor
 _DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
 _WORTH_A_SEARCH = 1e-4  # seconds of a run: a search for better kernels takes minutes
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
+_TOO_MUCH = 10.0  # a bound above that says nothing
 _REPLAY: dict[str, Any] = {
     "action": "replay the launches as one: `mode=reduce-overhead`",
     "settings": {"mode": "reduce-overhead"},
@@ -55,6 +56,15 @@ def answers_of(r: Any) -> list[s.Answer]:
             a.action, a.settings, a.gain, a.how = "", {}, None, ""
     out.sort(key=lambda a: (-(a.gain or 1.0), -(a.share or 0.0)))
     return out[:_MOST]
+
+
+def most_without_breaks(r: Any) -> float | None:
+    """How many times as fast the run would be at most without its breaks: what torch's kernels in graphs take, loading
+    and waiting stay. None where that is not known, or so much that it says nothing."""
+    run = _run_seconds(r)
+    stays = _sum(r, "library", "data", "waiting")
+    most = _bound(run, run - min(stays, run)) if run and r.wall.parts else _TOO_MUCH
+    return most if most < _TOO_MUCH else None
 
 
 def _run_seconds(r: Any) -> float:
@@ -442,11 +452,11 @@ def _compiling(r: Any) -> list[s.Answer]:
     if sum(again) / total >= _LEAST:
         i = again.index(max(again))
         c = r.recompiles[i]
-        what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
+        what = subject(c)
         cause = c.source, c.detail, c.suggestion
         of_it = sum(t for x, t in zip(r.recompiles, again) if (x.source, x.detail, x.suggestion) == cause)
         others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t}) - 1
-        whats = f"`{what}`" + (f" and {plural(others, 'other')}" if others > 0 else "")
+        whats = (what if " " in what else f"`{what}`") + (f" and {plural(others, 'other')}" if others > 0 else "")
         fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
         out.append(
             s.Answer(
