@@ -169,7 +169,7 @@ def test_arrays_of_a_library_that_knows_no_torch_are_no_tensors(tmp_path, monkey
     folder = tmp_path / "site-packages" / "frames"
     folder.mkdir(parents=True)
     text = "def take(self, arange):\n    return arange(3).mean()\n"
-    for name, more, wanted in (("plain.py", "", False), ("both.py", "import torch\n", True)):
+    for name, more, wanted in (("plain.py", "", False), ("both.py", "    import torch\n", True)):
         path = folder / name
         path.write_text(text + more)
         code = next(c for c in compile(path.read_text(), str(path), "exec").co_consts if hasattr(c, "co_code"))
