@@ -33,6 +33,7 @@ _SKIP = {
     "waited",
     "reran",
     "met_tensors",
+    "changed_itself",
     "notes",
     "decided",
     "tried",

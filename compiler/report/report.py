@@ -88,6 +88,9 @@ class CompileReport:
         default_factory=dict, compare=False, repr=False
     )  # options that were tried -> settings and the ratio that they measured
     raised_words: str = field(default="", compare=False, repr=False)  # its message
+    changed_itself: str = field(
+        default="", compare=False, repr=False
+    )  # what the run of a cell changed of what its entries rely on
     met_tensors: bool = field(default=False, compare=False, repr=False)  # capture gave up a frame with tensors in it
     notes: list[s.Finding] = field(
         default_factory=list, compare=False, repr=False

@@ -473,13 +473,11 @@ def _compiling(r: Any) -> list[s.Answer]:
     most = ""
     if waited is not None and len(r.frames) > 1:
         most = f", most in calls of {frame_words(waited.name)} ({seconds(waited.seconds)})"
-    out.append(
-        s.Answer(
-            f"compiling took {seconds(took)} of this run's {seconds(total)}{most}; the next run of the cell does not"
-            " pay it",
-            ref="guards",
-        )
-    )
+    then = "the next run of the cell does not pay it"
+    if r.changed_itself:
+        then = f"the cell changed `{r.changed_itself}`, which it relies on: its next run compiles again"
+    text = f"compiling took {seconds(took)} of this run's {seconds(total)}{most}; {then}"
+    out.append(s.Answer(text, ref="guards"))
     return out
 
 
