@@ -432,6 +432,8 @@ class Session:
         reader asks for the others."""
         if spec.time is None or spec.repeat or report.summary.compile_seconds > _WORTH * spec.time:
             return
+        if not report.live.timed:  # each call has effects
+            return
         with _told(report, "trying other options"), self._only_timing():
             finish(report, builder.served)
             for settings in [a.settings for a in report.answers if a.settings in _TRIED and a.how == "at most"]:

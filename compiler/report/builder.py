@@ -22,7 +22,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import CodeType
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from .. import events
 from ..guards.guard_cost import GuardCost, measure_cost
@@ -622,37 +622,38 @@ class ReportBuilder:
                 self.r.graph_breaks.append(row_with(b, frame=frame, entry=number))
         graph = None
         if e.graph is not None:
-            g = again_named(old.graphs[e.graph])
-            graph, first = len(self.r.graphs), len(self.r.kernels)
-            self.r.kernels += [row_with(again_named(old.kernels[k]), graph=graph) for k in g.kernels]
-            moved = {k: first + i for i, k in enumerate(g.kernels)}
             adopted = self._adopted.setdefault(id(old), _Adopted(old, names))
-            adopted.graphs[e.graph] = graph
-            adopted.kernels |= moved
-            self.r.graphs.append(
-                row_with(
-                    g,
-                    frame=frame,
-                    entry=number,
-                    kernels=list(moved.values()),
-                    captured=renumber(g.captured, moved),
-                    lowered=renumber(g.lowered, moved),
-                )
-            )
-            self._captured.append(None)
-            self._lowered.append(None)
-            externs, memory, partitions = (
-                [again_named(x) for x in rows if x.graph == e.graph]
-                for rows in (old.externs, old.memory, old.partitions)
-            )
-            self.r.externs += [row_with(x, graph=graph) for x in externs]
-            self.r.memory += [row_with(m, graph=graph) for m in memory]
-            self.r.partitions += [row_with(p, graph=graph, backward=[]) for p in partitions]
+
+            def take(index: int) -> int:
+                return self._adopt_graph(adopted, index, again_named, frame=frame, entry=number)
+
+            graph = take(e.graph)
+            self.r.partitions += [
+                row_with(again_named(p), graph=graph, backward=[take(b) for b in p.backward])
+                for p in old.partitions
+                if p.graph == e.graph
+            ]
         self.r.entries.append(row_with(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
         self._guards.adopt(old.guards, entry, number, names)
         self.served += hits
+
+    def _adopt_graph(self, adopted: _Adopted, index: int, again_named: Callable[[Any], Any], **at: int) -> int:
+        """Take over a graph of an earlier report with its kernels, library calls and memory; its number here."""
+        old, graph, first = adopted.report, len(self.r.graphs), len(self.r.kernels)
+        g = again_named(old.graphs[index])
+        self.r.kernels += [row_with(again_named(old.kernels[k]), graph=graph) for k in g.kernels]
+        moved = {k: first + i for i, k in enumerate(g.kernels)}
+        adopted.graphs[index] = graph
+        adopted.kernels |= moved
+        again = {name: renumber(getattr(g, name), moved) for name in ("captured", "lowered")}
+        self.r.graphs.append(row_with(g, **at, kernels=list(moved.values()), **again))
+        self._captured.append(None)
+        self._lowered.append(None)
+        self.r.externs += [row_with(again_named(x), graph=graph) for x in old.externs if x.graph == index]
+        self.r.memory += [row_with(again_named(m), graph=graph) for m in old.memory if m.graph == index]
+        return graph
 
     def adopt_profiles(self) -> None:
         """Take over the profiles of calls whose graphs were adopted, as the earlier reports have them by now."""

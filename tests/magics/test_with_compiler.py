@@ -700,3 +700,18 @@ def test_names_of_a_loop_over_pairs_are_the_programs():
     assert users_words("`__value[1].shape` and `__value`", line) == "`rows.shape` and `user, rows`"
     assert users_words("`__value[1]`", "for pair in pairs:") == "`pair[1]`"
     assert part_of_no_name("__stack_2.shape[0]") == "shape[0] of __stack_2"
+
+
+def test_the_second_run_of_a_training_loop_that_breaks_has_its_backward_pass(shell):
+    setup = "import torch, torch.nn as nn\nnet = nn.Linear(8, 8)\nopt = torch.optim.AdamW(net.parameters())\ndata = [torch.ones(4, 8)] * 8"
+    run(shell, setup)
+    cell = (
+        "%%tcompile -o r time=100ms\nfor x in data:\n    opt.zero_grad()\n    h = net(x)\n    if h.abs().max() > 1e9:\n"
+        "        print('large')\n    h.square().sum().backward()\n    opt.step()"
+    )
+    for _ in range(2):
+        run(shell, cell)
+        r = shell.user_ns["r"]
+        assert any(p.backward for p in r.partitions) and "backward has not been" not in str(r)
+        assert not any("failed" in f.text for f in r.findings)
+    assert not r.summary.compile_seconds
