@@ -53,7 +53,8 @@ def askable(report: Any) -> list[dict[str, Any]]:
         line = source_line(f.file, frame_line(f.name, f.line))
         items: Counter[str] = Counter()
         for name, row in rows.items():
-            items[of := re.sub(r"\[\d+\]$", "", name)] += of != name
+            of = re.sub(r"\[\d+\]$", "", name)
+            items[of] += of != name
             row["inner"] = _within_an_object(name) or items[of] > _MOST_ITEMS
             row["shown"] = users_words(name, line)
         ordered = sorted(rows.values(), key=lambda row: row["inner"])[:_MOST_ROWS]

@@ -43,7 +43,7 @@ def answers_of(r: Any) -> list[s.Answer]:
     out = _measured(r)
     run = _run_seconds(r)
     if run:
-        parts = (_products, _library, _kernels, _calls, _outside, _python, _data, _waiting)
+        parts = (_products, _library, _kernels, _calls, _outside, _python, _rest, _data, _waiting)
         out += [a for part in parts for a in part(r, run)]
     out += _breaks(r) + _compiling(r) + _imports(r)
     for words, tried in r.tried.items():
@@ -406,6 +406,16 @@ def _python(r: Any, run: float) -> list[s.Answer]:
             share=took / run,
             line=most.line,
         )
+    ]
+
+
+def _rest(r: Any, run: float) -> list[s.Answer]:
+    """What was not looked at: a run that is short, or whose thread kept the interpreter's lock."""
+    took = _sum(r, "rest")
+    if r.wall.how == "sampled" or took / run < 4 * _LEAST:
+        return []
+    return [
+        s.Answer(f"{_part(took, run)} is Python, and what could not be told apart in so short a run", share=took / run)
     ]
 
 
