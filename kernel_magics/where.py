@@ -126,6 +126,11 @@ def seen_at(row: Sample) -> Seen:
         return Seen("python", IMPORTING, file, line)
     if any(f.output for f in itertools.takewhile(lambda f: not f.users, files)):
         return Seen("python", "print", file, line)
+    if code.co_filename == _CALLS_OPERATOR:  # (its name is an argument of the call)
+        caller = next((f for f, (c, _) in zip(files, row.stack) if c.co_filename != _CALLS_OPERATOR), files[0])
+        return (
+            Seen("compiled", "compiled calls", file, line) if caller.ours else Seen("torch", "an operator", file, line)
+        )
     name, operator = called_at(code, at)
     if any(n in name for n in _AUTOGRAD):
         return Seen("torch", "backward", file, line)

@@ -329,11 +329,11 @@ def _broken(r: Any) -> list[s.Finding]:
     """Graph breaks; several that nobody has to change are one finding."""
     out = []
     told: dict[tuple[str, str], dict[str, int]] = {}  # reason and remedy -> where, and the first break there
-    harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
+    harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless and not _is_ours(b)))
     bounded = False
     same: set[tuple[str, str]] = set()  # one line may break in two ways (with gradients, without) for one remedy
     for i, b in enumerate(r.graph_breaks):
-        if not b.harmless or len(harmless) == 1:
+        if not b.harmless or len(harmless) == 1 and not _is_ours(b):
             alike = b.reason, b.remedy + (b.code if b.fix else "")
             if b.remedy and (_where(r, b), b.remedy) in same and alike not in told:
                 continue
@@ -353,10 +353,15 @@ def _broken(r: Any) -> list[s.Finding]:
             text += f" Without the breaks the run is at most {max(gain, 1.01):.3g}\u00d7 as fast."
         out.append(s.Finding("info" if b.harmless else "warning", text, action, f"breaks/{i}", b.line, None))
     if len(harmless) > 1:
-        first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless)
+        first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless and not _is_ours(b))
         text = f"{_places(harmless)} ran as plain Python; the code around them is compiled, and no change is needed"
         out.append(s.Finding("info", text, "", f"breaks/{first}", r.graph_breaks[first].line, None))
     return out
+
+
+def _is_ours(b: s.Break) -> bool:
+    """In code of this package, which stands for a step of an optimizer: nobody's line."""
+    return b.file.startswith("tcompile/")
 
 
 def _guards_after(r: Any, b: s.Break) -> float:

@@ -331,7 +331,7 @@ def _mixes_python(test: Node) -> bool:
         or isinstance(n, ast.Compare)
         and (len(n.ops) > 1 or isinstance(n.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot)))
         for n in ast.walk(test)
-    ) or isinstance(test, ast.UnaryOp)
+    ) or (isinstance(test, ast.UnaryOp) and not isinstance(test.operand, ast.Compare))
 
 
 def _names(text: str) -> set[str]:

@@ -1,7 +1,8 @@
 """The ranked answer of a report: where the run's time went, and what would change it, most gain first.
 
 A gain is measured, where something was tried and timed, or it is a bound: the time that would be gone if this part took
-none. A bound is told with a remedy alone: of what nobody knows how to change the share is told. What would change
+none. What a break costs is no bound ("about"): what stands on both sides of it may become one kernel, and both branches
+may have to be computed. A bound is told with a remedy alone: of what nobody knows how to change the share is told. What would change
 nothing is not told as a remedy; a part that is as it should be is told as that.
 """
 
@@ -52,7 +53,7 @@ def answers_of(r: Any) -> list[s.Answer]:
                 a.action, a.settings, a.gain, a.how = "", {}, None, ""
                 a.text += _of_no_use(words, *tried["ratio"])
     for a in out:
-        if a.how == "at most" and (a.gain or 1.0) < _LEAST_GAIN:
+        if a.how in ("at most", "about") and (a.gain or 1.0) < _LEAST_GAIN:
             a.action, a.settings, a.gain, a.how = "", {}, None, ""
     out.sort(key=lambda a: (-(a.gain or 1.0), -(a.share or 0.0)))
     return out[:_MOST]
@@ -295,8 +296,24 @@ def _calls(r: Any, run: float) -> list[s.Answer]:
     if took / run < 2 * _LEAST or not calls:
         return []
     text = f"{_part(took, run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
+    later = _steady(r)
+    if later is not None and later < took / 2:
+        return [s.Answer(f"{text}: most of it once, as later calls were measured", share=took / run, ref="speed")]
     remedy = _REPLAY if _may_replay(r) else {}
     return [s.Answer(text, share=took / run, ref="speed", **_at_most(_bound(run, took), **remedy))]
+
+
+def _steady(r: Any) -> float | None:
+    """What the run's compiled calls would have cost beside their kernels, had each taken as long as those that were
+    measured later; None where not all were measured."""
+    medians = {c.name: e.median for c in r.speedups.calls for e in c.engines if e.engine == "tcompile" and e.median}
+    total = 0.0
+    for f in r.frames:
+        hits = [r.entries[n].hits or 0 for n in f.entries if r.entries[n].graph is not None]
+        if hits and frame_words(f.name) not in medians:
+            return None
+        total += max(hits, default=0) * medians.get(frame_words(f.name), 0.0)
+    return max(0.0, total - _sum(r, "kernels", "library")) if medians else None
 
 
 def _beside_kernels(r: Any, t: HostTime) -> s.Answer:
@@ -316,9 +333,11 @@ def _may_replay(r: Any) -> bool:
     return gpu and r.options.get("mode", "default") in ("default", "max-autotune-no-cudagraphs")
 
 
-def _at_most(gain: float, action: str = "", settings: dict[str, Any] | None = None) -> dict[str, Any]:
+def _at_most(
+    gain: float, action: str = "", settings: dict[str, Any] | None = None, how: str = "at most"
+) -> dict[str, Any]:
     """The fields of a bounded answer; none where there is no remedy."""
-    return {"gain": gain, "how": "at most", "action": action, "settings": dict(settings or {})} if action else {}
+    return {"gain": gain, "how": how, "action": action, "settings": dict(settings or {})} if action else {}
 
 
 def _outside(r: Any, run: float) -> list[s.Answer]:
@@ -383,7 +402,7 @@ def _breaks(r: Any) -> list[s.Answer]:
                 f"the break at line {b.line} costs {seconds(b.seconds)} a call, {_per_cent(b.share)} of it: {what}",
                 ref=f"breaks/{i}",
                 line=b.line,
-                **_at_most(_bound(1.0, b.share), remedy),
+                **_at_most(_bound(1.0, b.share), remedy, how="about"),
             )
         )
     return out
@@ -412,7 +431,7 @@ def _python(r: Any, run: float) -> list[s.Answer]:
 def _rest(r: Any, run: float) -> list[s.Answer]:
     """What was not looked at: a run that is short, or whose thread kept the interpreter's lock."""
     took = _sum(r, "rest")
-    if r.wall.how == "sampled" or took / run < 4 * _LEAST:
+    if r.wall.how == "sampled" or not r.entries or took / run < 4 * _LEAST:
         return []
     return [
         s.Answer(f"{_part(took, run)} is Python, and what could not be told apart in so short a run", share=took / run)
