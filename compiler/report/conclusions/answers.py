@@ -2,8 +2,8 @@
 
 A gain is measured, where something was tried and timed, or it is a bound: the time that would be gone if this part took
 none. What a break costs is no bound ("about"): what stands on both sides of it may become one kernel, and both branches
-may have to be computed. A bound is told with a remedy alone: of what nobody knows how to change the share is told. What would change
-nothing is not told as a remedy; a part that is as it should be is told as that.
+may have to be computed. A bound is told with a remedy alone: of what nobody knows how to change the share is told. What
+would change nothing is not told as a remedy; a part that is as it should be is told as that.
 """
 
 from __future__ import annotations
