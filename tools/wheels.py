@@ -100,12 +100,16 @@ def try_it(wheel: Path, python: str, packages: Path) -> None:
             assert about is not None
             # Behind its own folder, so that the wheel wins over a tcompile there.
             (about[2] / "seen.pth").write_text(f"{seen}\n")
-        cache = {"TCOMPILE_CACHE_DIR": f"{folder}/cache"}
+        # (the templates of nbconvert are data of the environment that is seen)
+        paths = {
+            "TCOMPILE_CACHE_DIR": f"{folder}/cache",
+            "JUPYTER_PATH": str(packages.parents[2] / "share" / "jupyter"),
+        }
         tries = [[str(HERE / "try_wheel.py")], ["-m", "tcompile", "doctor"]]
         if subprocess.run([fresh, "-c", "import nbclient, nbconvert, ipykernel"], capture_output=True).returncode == 0:
             tries.append([str(HERE / "run_notebook.py"), str(QUICK_START), "--out", f"{folder}/demo"])
         for words in tries:
-            subprocess.run([fresh, *words], check=True, cwd=folder, env={**os.environ, **cache})
+            subprocess.run([fresh, *words], check=True, cwd=folder, env={**os.environ, **paths})
 
 
 def main() -> int:

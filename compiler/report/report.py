@@ -169,8 +169,7 @@ class CompileReport:
     def _view(self, name: str) -> Any:
         if _views is None:
             raise RuntimeError(
-                f"{name}: views are drawn by the notebook package; `import tcompile` before the compiler to have it at"
-                " hand"
+                f"{name}: views are drawn by the notebook package: load the report by `tcompile.CompileReport`"
             )
         return _views(self, name)
 
