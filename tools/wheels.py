@@ -105,11 +105,18 @@ def try_it(wheel: Path, python: str, packages: Path) -> None:
             "TCOMPILE_CACHE_DIR": f"{folder}/cache",
             "JUPYTER_PATH": str(packages.parents[2] / "share" / "jupyter"),
         }
+        # (PYTHONPATH may lead to a checkout: the wheel's own package is what is tried)
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         tries = [[str(HERE / "try_wheel.py")], ["-m", "tcompile", "doctor"]]
-        if subprocess.run([fresh, "-c", "import nbclient, nbconvert, ipykernel"], capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                [fresh, "-c", "import nbclient, nbconvert, ipykernel, transformers"], capture_output=True
+            ).returncode
+            == 0
+        ):
             tries.append([str(HERE / "run_notebook.py"), str(QUICK_START), "--out", f"{folder}/demo"])
         for words in tries:
-            subprocess.run([fresh, *words], check=True, cwd=folder, env={**os.environ, **paths})
+            subprocess.run([fresh, *words], check=True, cwd=folder, env={**own, **paths})
 
 
 def main() -> int:
