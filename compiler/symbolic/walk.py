@@ -33,13 +33,17 @@ def rewrite(e: Expr, m: Mapping[str, Expr]) -> Expr:
             for mono, c in x._poly.items():
                 if len(mono) == 1 and mono[0].op == "sym":
                     to = m.get(mono[0]._args[0])
-                    p = {mono: c} if to is None else {k: v * c for k, v in to._p().items()}
-                elif not all(a.symbol_names().isdisjoint(m) for a in mono):
+                    if to is None:
+                        out[mono] = out.get(mono, 0) + c
+                    else:
+                        for k, v in to._p().items():
+                            out[k] = out.get(k, 0) + v * c
+                    continue
+                p: Poly = {mono: c}
+                if not all(a.symbol_names().isdisjoint(m) for a in mono):
                     p = {(): c}
                     for a in mono:
                         p = poly_mul(p, go(a)._p())
-                else:
-                    p = {mono: c}
                 for k, v in p.items():
                     out[k] = out.get(k, 0) + v
             r = from_poly({k: v for k, v in out.items() if v})
