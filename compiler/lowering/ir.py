@@ -66,7 +66,7 @@ from typing import Any, Container, Iterable, Mapping, Protocol
 
 import torch
 
-from ..symbolic.expr import Expr, as_expr, integer, mul_all, symbol
+from ..symbolic.expr import ZERO, Expr, as_expr, integer, mul_all, symbol
 from .primitives import PRIMS, REDUCTIONS, form_on
 
 __all__ = [
@@ -141,6 +141,17 @@ class Buffer:
     def holds(self) -> torch.dtype:
         """The dtype of what is loaded and stored."""
         return torch.bool if self.bits else self.dtype
+
+    @property
+    def reach(self) -> Expr:
+        """How many elements of memory there are to the last that its strides reach, where none of its sizes is 0."""
+        known, more = 1, ZERO
+        for n, st in zip(self.shape, self.stride):
+            if type(n) is int and type(st) is int:
+                known += (n - 1) * st
+            else:
+                more = more + (as_expr(n) - 1) * st
+        return more + known
 
     @property
     def repeats(self) -> list[Expr]:

@@ -7,6 +7,7 @@ then scratch for partial results, sizes and scalars, and runs on a one-dimension
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
@@ -159,8 +160,8 @@ def header_of(k: Kernel, name: str, mark: str = "#") -> str:
 
 def _used(body: list[str]) -> list[str]:
     """Without sizes that nothing reads: kernels that differ in such a one alone are equal."""
-    rest = "\n".join(body)
-    unread = {f"{d}numel" for d in "xyr" if len(re.findall(rf"\b{d}numel\b", rest)) == 1}
+    named = Counter(re.findall(r"\b[xyr]numel\b", "\n".join(body)))
+    unread = {size for size, times in named.items() if times == 1}
     return [line for line in body if line.partition(" = ")[0] not in unread]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Sequence
 from ...lowering.ir import Buffer
 from ...lowering.lowered import Extern, LoweredGraph, View
 from ...ops.collectives import communicates
-from ...symbolic.expr import Expr, as_expr, integer
+from ...symbolic.expr import Expr, integer
 from ..domain import size_hint
 from ..inline import buffers_read
 from ..schedule import Launch
@@ -23,13 +23,7 @@ def nbytes(b: Buffer) -> Expr:
     """Bytes of memory that a buffer spans: to the last element that its strides reach."""
     if any(isinstance(s, int) and s == 0 for s in b.shape):
         return integer(0)
-    known, span = 1, integer(0)
-    for s, st in zip(b.shape, b.stride):
-        if type(s) is int and type(st) is int:
-            known += (s - 1) * st
-        else:
-            span = span + (as_expr(s) - 1) * st
-    return (span + known) * b.dtype.itemsize
+    return b.reach * b.dtype.itemsize
 
 
 def sizes(hints: Mapping[str, int]) -> Callable[[Buffer], int]:

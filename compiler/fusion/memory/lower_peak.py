@@ -175,6 +175,7 @@ class _Order:
             return self.live.given[b]
         return self.live.last_use[b] if b in self.live.first else len(self.steps)
 
+
 def _read(s: Any) -> list[Buffer]:
     return list(s.inputs) if isinstance(s, Launch) else buffers_read(s)
 

@@ -20,7 +20,6 @@ from .producers import (
     COLUMN,
     INNER,
     KEY,
-    LONGEST,
     ROW,
     Finder,
     NoMatch,
@@ -80,9 +79,7 @@ def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
     assert out is not None
     columns = c.shape[-1 if side == 0 else -2]
     own = {a.symbol.name: (0, a.size) for a in nest.domain}
-    factor = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(
-        finder.scores(load(nest.buffer, nest.index), own)
-    )
+    factor = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(finder.scores(load(nest.buffer, nest.index), own))
     space = (*batch, Axis(ROW, row.size), Axis(KEY, key.size))
     ranges = ranges_of(space, 1, columns)
     products = {w: _product(finder, w, space, columns, g) for w in walk([factor]) if _is_narrow(finder, w)}
@@ -107,8 +104,8 @@ def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
 
 
 def _first_product(finder: Finder, nest: LoopNest) -> Buffer | None:
-    """The first narrow product that a nest's elements are computed of: seen without computing them. (Through windows and
-    pads that takes long, and is no chain: the product has another shape.)"""
+    """The first narrow product that a nest's elements are computed of: seen without computing them. (Through windows
+    and pads that takes long, and is no chain: the product has another shape.)"""
     seen: set[Buffer] = set()
     left = loads([nest.value])[::-1]
     while left:
