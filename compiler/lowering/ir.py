@@ -62,7 +62,7 @@ from __future__ import annotations
 import operator
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Container, Iterable, Mapping, Protocol
+from typing import Any, Container, Iterable, Mapping, NamedTuple, Protocol
 
 import torch
 
@@ -417,8 +417,7 @@ def _indirect_in(e: Expr) -> tuple[Value, ...]:
     return tuple(_indirect[n] for n in sorted(names)) if names else ()
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     symbol: Expr
     size: Any  # int or Expr over size symbols
 
