@@ -29,16 +29,15 @@ class _Known(dict):
         self.nonneg: dict[Expr, bool] = {}
 
 
-_MOST_KNOWN, _MOST_RANGES = 20_000, 256  # expressions that are kept, and sets of ranges
+_MOST_KNOWN, _MOST_RANGES = 4_000, 256  # expressions that are kept for one set of ranges, and such sets
 _all_known: dict[frozenset, _Known] = {}  # by ranges: those of equal layers come again and again
 
 
 def _known(ranges: Ranges) -> _Known:
     key = frozenset(ranges.items())
     known = _all_known.get(key)
-    if known is None:
-        kept = sum(len(k.simple) + len(k.bounds) for k in list(_all_known.values()))
-        if kept > _MOST_KNOWN or len(_all_known) >= _MOST_RANGES:
+    if known is None or len(known.simple) + len(known.bounds) > _MOST_KNOWN:
+        if len(_all_known) >= _MOST_RANGES:
             _all_known.clear()
         known = _all_known[key] = _Known(ranges)
     return known
