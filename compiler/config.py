@@ -392,6 +392,11 @@ class Options:
         """What all options are now, in the order of the table."""
         return tuple(map(self.get, OPTIONS))
 
+    def of_code(self) -> tuple:
+        """Those that generated code may depend on: no folders, and no functions of the program's."""
+        names = (o.name for o in OPTIONS.values() if o.type is not FUNCTION and not o.name.endswith("_dir"))
+        return tuple(map(self.get, names))
+
 
 _numbers = itertools.count(1)
 _number_of: dict[tuple, int] = {}

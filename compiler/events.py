@@ -71,9 +71,10 @@ class _Kept(tuple):
     """The listeners, while all but `_OF_TIME` is kept for later."""
 
     events: list[Event]
+    always: bool
 
     def __bool__(self) -> bool:
-        return bool(len(self) or _global)
+        return bool(self.always or len(self) or _global)
 
 
 _local: contextvars.ContextVar[tuple[Listener, ...]] = contextvars.ContextVar("tcompile_listeners", default=())
@@ -139,10 +140,11 @@ def _forget_others() -> None:
 
 
 @contextmanager
-def kept(events: list[Event]) -> Iterator[None]:
-    """What is stated in a with-block is heard when it is told (`tell`), but for the time that stages take."""
+def kept(events: list[Event], always: bool = False) -> Iterator[None]:
+    """What is stated in a with-block is heard when it is told (`tell`), but for the time that stages take. `always`: it
+    is kept also where nobody listens."""
     listeners = _Kept(_local.get() or _listening and _of_who_waits())
-    listeners.events = events
+    listeners.events, listeners.always = events, always
     token = _local.set(listeners)
     try:
         yield
@@ -152,7 +154,11 @@ def kept(events: list[Event]) -> Iterator[None]:
 
 def tell(events: list[Event]) -> None:
     """Let who listens now hear what was kept, with the times at which it was."""
-    listeners = (*(_local.get() or _listening and _of_who_waits()), *_global)
+    local = _local.get() or _listening and _of_who_waits()
+    if isinstance(local, _Kept):
+        local.events += events if local else ()
+        return
+    listeners = (*local, *_global)
     for e in events:
         for f in listeners:
             f(e)

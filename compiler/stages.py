@@ -158,10 +158,25 @@ def _load(path: str) -> Callable:
     return f
 
 
-def load() -> None:
-    """Import every stage now: the first compilation need not."""
+_BETWEEN_GRAPHS = ("lowering", "fusion", "codegen")
+_KNOWN = tuple(
+    """autograd.bridge codegen.kernel_sources fusion.print_schedule graph.aten_interpreter graph.own_writes
+    guards.probe guards.watch_probe native.build rewrite runtime.kept_graphs""".split()
+)
+
+
+def load(known: bool = False) -> None:
+    """Import every stage now: the first compilation need not. `known`: what it imports where an earlier session
+    generated its graph."""
     for s in STAGES:
-        _load(s.function)
+        if not known or s.name not in _BETWEEN_GRAPHS:
+            _load(s.function)
+    if known:
+        for name in _KNOWN:
+            importlib.import_module(f".{name}", __package__)
+        from .runtime.kept_graphs import same_for_all
+
+        same_for_all()  # (a table that is made once)
 
 
 def run(name: str, *args: Any, opts: Options, stage_opts: Any = None, **more: Any) -> Any:
@@ -243,18 +258,33 @@ def _generate(aten: Any, opts: Options) -> Any:
             from .runtime.gpu.tuned_products import choose
 
             aten = choose(aten, opts)
-        *_, generated = _steps(aten, opts)
+        *_, (generated, _) = _steps(aten, opts)
     global _kernels
     _kernels += len(generated.kernels)
     return generated
 
 
-def _steps(aten: Any, opts: Options) -> Iterator[Any]:
-    lowered = run("lowering", aten, opts=opts)
-    yield lowered
-    schedule = run("fusion", lowered, opts=opts)
-    yield schedule
-    yield run("codegen", schedule, opts=opts)
+def _steps(aten: Any, opts: Options) -> Iterator[tuple[Any, bool]]:
+    """From lowering to codegen, a stage at a time, with whether it is the last. Where an earlier session generated this
+    graph, that is all."""
+    from .runtime.kept_graphs import KeptGraph
+
+    kept = None if _replaced else KeptGraph.of(aten, opts)
+    generated = kept.find() if kept is not None else None
+    if generated is not None:
+        yield generated, True
+        return
+    made, told = aten, []
+    for name in _BETWEEN_GRAPHS:
+        heard: list[events.Event] = []
+        with events.kept(heard, always=True):
+            made = run(name, made, opts=opts)
+        events.tell(heard)
+        told += heard
+        last = name == "codegen"
+        if last and kept is not None:
+            kept.keep(made, told)
+        yield made, last
 
 
 class Ahead:
@@ -267,14 +297,13 @@ class Ahead:
         self.opts, self.replaced, self.steps = opts, replaced(), _steps(aten, opts)
         self.told: list[events.Event] = []
         self.last: Any = None
-        self.left = 3
+        self.ended = False
 
     def __call__(self, done: Callable[[], bool]) -> None:
         with events.kept(self.told):
-            while self.left and not done():
-                self.last = next(self.steps)
-                self.left -= 1
-            if not self.left and self.last.cuda is not None:
+            while not self.ended and not done():
+                self.last, self.ended = next(self.steps)
+            if self.ended and self.last.cuda is not None:
                 from .runtime.gpu.gpu_kernels import begin_kernels
 
                 begin_kernels(self.last.kernels, self.last.target, self.opts)
@@ -285,7 +314,7 @@ class Ahead:
     def whole(self) -> Any:
         """What is generated."""
         events.tell(self.told)
-        for made in self.steps:
+        for made, _ in self.steps:
             self.last = made
         return self.last
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from ..compiler.guards import TensorDescription, would_recompile
+from ..compiler.guards.python_program import PythonGuardProgram
 from ..compiler.frontend.inventory import CompiledFunction, compiled_functions
-from ..compiler.base.labels import frame_words, label
+from ..compiler.base.labels import frame_line, frame_words, label
+from ..compiler.base.source_text import source_line
+from ..compiler.report.facts.own_words import users_words
 
-__all__ = ["askable", "forecast"]
+__all__ = ["askable", "changed_itself", "forecast"]
 
 _MOST_ROWS = 40
+_MOST_ITEMS = 4  # of one list that are asked for at once
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 
 
 def askable(report: Any) -> list[dict[str, Any]]:
     """The functions of a report with entries in this process, and for each what its latest entry checks of its
-    arguments, first those that a call is given. `inner`: what lies within an object, which seldom changes.
+    arguments, first those that a call is given. `inner`: what lies within an object, which seldom changes, and further
+    items of a list. `shown`: the name in the program's words.
     """
     out = []
     for f in _functions(report):
@@ -43,8 +50,13 @@ def askable(report: Any) -> list[dict[str, Any]]:
                 and isinstance(g.expected, (int, float, str, bool, type(None)))
             ):
                 rows[name] = {"name": name, "kind": "value", "value": repr(g.expected)}
+        line = source_line(f.file, frame_line(f.name, f.line))
+        items: Counter[str] = Counter()
         for name, row in rows.items():
-            row["inner"] = _within_an_object(name)
+            of = re.sub(r"\[\d+\]$", "", name)
+            items[of] += of != name
+            row["inner"] = _within_an_object(name) or items[of] > _MOST_ITEMS
+            row["shown"] = users_words(name, line)
         ordered = sorted(rows.values(), key=lambda row: row["inner"])[:_MOST_ROWS]
         said = {"name": f.name, "function": frame_words(f.name), "line": f.line}
         out.append({**said, "entries": f.entries, "rows": ordered})
@@ -77,6 +89,29 @@ def forecast(report: Any, which: int, given: dict[str, Any]) -> dict[str, Any]:
         "assumed": answer.assumed,
         "failures": failures,
     }
+
+
+def changed_itself(report: Any, namespace: dict[str, Any]) -> str:
+    """What the run of a cell has changed of what its entries rely on, so that its next run compiles again; empty where
+    one of them would serve."""
+    told = ""
+    for f in _functions(report):
+        if f.name != "<module>":
+            continue
+        cell = FunctionType(_at_top_level.__code__, namespace)
+        for guards in f.programs:
+            if any(g.source is not None and g.source.name().startswith("__stack_") for g in guards):
+                continue  # what follows a break
+            failed = PythonGuardProgram(guards, 0).check(cell, ())
+            if failed == -1 or guards[failed].kind == "STATE":
+                return ""
+            source = guards[failed].source
+            told = told or (source.name() if source is not None else "")
+    return told
+
+
+def _at_top_level() -> None:
+    """Reads names where a cell does."""
 
 
 def _functions(report: Any) -> list[CompiledFunction]:

@@ -51,6 +51,8 @@ def load() -> None:
         importlib.import_module(f"{package}.{module}")
     from ..compiler.capture.tensors.exchanged import special_method_exchanged
     from ..compiler.native import autograd_node
+    from ..compiler.report.environment import environment
+    from ..compiler.runtime.frame_hook import default_skip_prefixes
 
-    autograd_node()
-    special_method_exchanged()  # (a table that is made once)
+    for made_once in (autograd_node, special_method_exchanged, environment, default_skip_prefixes):
+        made_once()  # (tables and facts that are kept)

@@ -52,7 +52,7 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         graph_of = {id(s): graph for ref, graph in builder.schedules if (s := ref()) is not None}
         entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
         if how == "call":
-            tell_break_costs(traced.spans, report, entry_of)
+            tell_break_costs(traced.spans, report, entry_of, plain)
         rows = profile_rows(traced.spans, report, graph_of, entry_of, call.name)
         encode_spans(out, rows if out.device == "cpu" else on_the_device(rows, report))
         report.profiles.append(out)

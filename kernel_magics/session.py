@@ -326,6 +326,13 @@ class Session:
 
         self._known[id(meta)] = (weakref.ref(meta, forget), report, number)
 
+    def _changed_itself(self, report: CompileReport) -> str:
+        if not report.entries:
+            return ""
+        from .forecast import changed_itself  # here: it imports torch, which loading the magics does not
+
+        return changed_itself(report, self.shell.user_ns)
+
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
         """What follows a cell: its report is made, kept and shown, and its calls are timed."""
         key = self._cell_key(cell.text)
@@ -335,6 +342,7 @@ class Session:
         if untimed := _stays_untimed(builder, spec, ok):  # it may have the times of the run that compiled
             builder.r.speedups = builder.r.speedups or _not_timed(spec, ok)
         try:
+            builder.r.changed_itself = self._changed_itself(builder.r)
             report = builder.report()
         except Exception as e:  # the cell's own result or error matters more
             place.clear()
@@ -423,6 +431,8 @@ class Session:
         """Put measured gains in the place of bounds, where compiling the cell anew is as short as timing it is. A
         reader asks for the others."""
         if spec.time is None or spec.repeat or report.summary.compile_seconds > _WORTH * spec.time:
+            return
+        if not report.live.timed:  # each call has effects
             return
         with _told(report, "trying other options"), self._only_timing():
             finish(report, builder.served)

@@ -28,6 +28,7 @@ from ..compiler.frontend.entry_calls import EntryCall
 from ..compiler.base.figures import plural
 from .precision import autocast, difference, tensors_of
 from .stats import Bootstrap, interval_of
+from .waiting import WAITED, RunQueue, steady
 
 __all__ = ["measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "again_of", "Say"]
 
@@ -55,6 +56,8 @@ class Contender:
     warm: float | None = None
     inner: int = 1
     detail: str = ""
+    queue: RunQueue | None = None
+    starved: float | None = None  # waiting of threads for a core, as a part of the sample that had least of it
 
 
 @dataclass
@@ -66,6 +69,7 @@ class _Job:
     contenders: dict[str, Contender] = field(default_factory=dict)
     rounds: list[dict[str, float]] = field(default_factory=list)
     why_not: str = ""
+    waited: str = ""  # which rounds are left out, in words
 
 
 def measure(
@@ -100,8 +104,8 @@ def measure(
         )
         return out
     with preserved(touched(calls), written), names_put_back(calls):
+        live = [j for j in jobs if j.measured]
         try:
-            live = [j for j in jobs if j.measured]
             share = budget / max(1, len(live)) / (2 if "torch" in engines else 1)
             for j in live:
                 say(f"timing {j.call.name}")
@@ -113,10 +117,17 @@ def measure(
                         _rounds(j, share)
         except KeyboardInterrupt:
             reasons.append(f"timing was interrupted after {time.perf_counter() - t0:.1f} s")
+    for j in live:
+        j.rounds, j.waited = steady(j.rounds)
     out.calls = [_result(j, engines) for j in jobs]
-    out.overall = _overall(jobs, engines)
+    doubts = [*map(_doubt, jobs)]
+    for c, doubt in zip(out.calls, doubts):
+        if doubt:  # the times are shown, and no figure is made of them
+            c.speedups, c.break_even_calls, c.break_even_reason = [], None, doubt
+    reasons += dict.fromkeys(filter(None, doubts))
+    out.overall = [] if any(doubts) else _overall(jobs, engines)
     out.spent_seconds = time.perf_counter() - t0
-    out.note = busy_words()
+    out.note = "; ".join(filter(None, dict.fromkeys((busy_words(), *(j.waited for j in live)))))
     missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
     missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
     missing += [
@@ -366,18 +377,29 @@ def _rounds(job: _Job, budget: float) -> None:
         if sum(first.values()) > budget / 2:
             job.rounds.append(first)
             n = 1
-        while live and n < _MAX_ROUNDS:
-            now = time.perf_counter()
-            last = job.rounds[-1] if n else first
-            if now > end and (n >= _MIN_ROUNDS or now + sum(last.values()) > end + budget):
-                break
-            order = live[n % len(live) :] + live[: n % len(live)]  # no engine always follows the same one
-            job.rounds.append({c.engine: _sample(c) for c in order})
-            n += 1
+        with RunQueue() as queue:
+            for c in live:
+                c.queue = queue
+            while live and n < _MAX_ROUNDS:
+                now = time.perf_counter()
+                last = job.rounds[-1] if n else first
+                if now > end and (n >= _MIN_ROUNDS or now + sum(last.values()) > end + budget):
+                    break
+                order = live[n % len(live) :] + live[: n % len(live)]  # no engine always follows the same one
+                job.rounds.append({c.engine: _sample(c) for c in order})
+                n += 1
         if live and not n:
             job.rounds.append(first)
         if n >= 4 and first in job.rounds:  # enough without the calls that came first
             job.rounds.remove(first)
+
+
+def _doubt(job: _Job) -> str:
+    """Why the times of a call say nothing of how fast it is; empty where they do."""
+    starved = [c.engine for c in job.contenders.values() if (c.starved or 0.0) > 1 / WAITED]
+    return (
+        f"{starved[0]} waited for other programs in each round of {job.call.name}: that says nothing" if starved else ""
+    )
 
 
 def _warm_up(c: Contender, budget: float) -> float:
@@ -408,11 +430,16 @@ def _sample(c: Contender, settle: bool = True) -> float:
         if settle and (c.warm or 0.0) < _SLOW:
             run()
         _synchronize()
+        queued = c.queue.seconds() if c.queue is not None else 0.0
         t0 = time.perf_counter()
         for _ in steps:
             run()
         _synchronize()
-        return (time.perf_counter() - t0) / c.inner
+        took = time.perf_counter() - t0
+        if c.queue is not None:
+            share = (c.queue.seconds() - queued) / max(took, 1e-9)
+            c.starved = share if c.starved is None else min(share, c.starved)
+        return took / c.inner
 
 
 def _synchronize() -> None:

@@ -126,6 +126,11 @@ def seen_at(row: Sample) -> Seen:
         return Seen("python", IMPORTING, file, line)
     if any(f.output for f in itertools.takewhile(lambda f: not f.users, files)):
         return Seen("python", "print", file, line)
+    if code.co_filename == _CALLS_OPERATOR:  # (its name is an argument of the call)
+        caller = next((f for f, (c, _) in zip(files, row.stack) if c.co_filename != _CALLS_OPERATOR), files[0])
+        return (
+            Seen("compiled", "compiled calls", file, line) if caller.ours else Seen("torch", "an operator", file, line)
+        )
     name, operator = called_at(code, at)
     if any(n in name for n in _AUTOGRAD):
         return Seen("torch", "backward", file, line)
@@ -208,6 +213,15 @@ def _expression(code: CodeType, at: int) -> ast.AST | None:
     return body[0] if len(body) == 1 else None
 
 
+@functools.lru_cache(maxsize=4096)
+def _may_hold_tensors(file: str) -> bool:
+    """Whether code of this file may work on tensors: a library's file that never speaks of torch works on arrays of its
+    own, whose methods have the same names (pandas)."""
+    if not is_library_file(file) or file.startswith(_TORCH):
+        return True
+    return any("torch" in line for line in linecache.getlines(file))
+
+
 def _is_operator(code: CodeType, func: ast.expr, name: str) -> bool:
     """Whether a call of this name, so written, is one of torch's: of a tensor's method, or of a function of torch."""
     root = func
@@ -215,7 +229,7 @@ def _is_operator(code: CodeType, func: ast.expr, name: str) -> bool:
         root = root.value
     if isinstance(root, ast.Name) and root.id in ("np", "numpy", "scipy", "pd", "math", "random", "os", "time", "plt"):
         return False
-    if name in _NO_OPERATORS or name.startswith("__"):
+    if name in _NO_OPERATORS or name.startswith("__") or not _may_hold_tensors(code.co_filename):
         return False
     return any(
         isinstance(getattr(space, name, None), (types.BuiltinFunctionType, types.MethodDescriptorType))

@@ -8,7 +8,6 @@ be traced, and double backward, run by eager kernels, and an event says so.
 
 from __future__ import annotations
 
-import math
 import weakref
 from functools import partial
 from typing import Any, Callable, Sequence
@@ -24,7 +23,9 @@ from ..config import Options
 from ..errors import InternalError, TCompileError
 from ..graph.aten import AtenGraph
 from ..graph.aten_interpreter import interpret
+from ..graph.higher_order import HookCall
 from ..graph.own_writes import counted, move_on
+from ..graph.meta.core import TensorMeta
 from ..graph.tensor import DataDependentError
 from ..graph.wrappers import gradients_cross
 from ..native import autograd_node, native
@@ -32,7 +33,9 @@ from ..runtime.dispatch import disabled
 from .saved_versions import refuse_changed, remember, taken_from
 from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
+from .partition import bytes_of
 from .outputs import OutputPlan
+from .engine_order import hears_order
 from .independent_parts import Part, PartedCall
 from .staged_backward import Stage, StagedCall, StagedGraph, bucket_bytes, groups_of, stages_of
 from .backward_variants import variant, without_unused_inputs
@@ -80,6 +83,10 @@ def compile_with_grad(
     """callable(*inputs) -> tuple, differentiable with respect to the inputs that require grad. compile_aten: what makes
     a callable of each of the two graphs, the stages behind this one by default."""
     compile_aten = compile_aten or stages.compile_aten
+    if captured.reads_nodes:
+        why = "autograd nodes are read (`grad_fn`), or hooks put on what other results were computed from"
+        events.fallback(f"gradients of {captured.name}", f"{why}; the graph runs with eager kernels and eager autograd")
+        return undone(captured)
     try:
         joint: JointGraph = stages.run("autograd", captured, opts=opts)
     except NoGradient as only:
@@ -118,6 +125,7 @@ class GradGraph:
         events.emit("partition", name=captured.name, partition=p)
         events.emit("aten", graph_module=p.forward, name=p.forward.name)
         self.backwards: dict[tuple, _Backward] = {}
+        self.copied: set[tuple[int, int]] = set()  # (number of a pass, call) whose copy for double backward it came to
         self._variants: dict[tuple, AtenGraph] = {}  # made before they are compiled (independent_parts.py)
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         self.tangent_metas = [
@@ -140,16 +148,18 @@ class GradGraph:
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
         self.grad_mode = torch._C.is_grad_enabled()
         self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
-        self.idle = _idle_inputs(captured, self.joint.grad_inputs)
+        hints = captured.env.hints if captured.env is not None else {}
+        small = [_is_small(n, hints) for n in p.forward.placeholders]
         # (what follows the inputs' numbers are outputs')
         self.remembered = [
-            *[(i, _is_small(n)) for i, n in enumerate(p.forward.placeholders) if i not in p.saved_inputs],
+            *[(i, strong) for i, strong in enumerate(small) if i not in p.saved_inputs],
             *[(self.n_inputs + k, False) for k in joint.watched[1]],
         ]
         self.watched = self.to_watch(self.remembered)
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
-        small = [_is_small(n) for n in p.forward.placeholders]
-        self.parted = PartedCall(self, joint.parts, small) if len(joint.parts) > 1 else None
+        told = bucket_bytes() is None and any(map(hears_order, captured.example_inputs))
+        apart = told or len(joint.parts) > 1 or _has_idle_inputs(captured, joint.grad_inputs)
+        self.parted = PartedCall(self, joint.parts, small) if apart else None
         self.cut: list[Stage] | None = None  # the whole backward graph in stages, until these are compiled
         self.staged = self._staged_call()
         self.frees = any(g.frees for g in joint.parts) or len(p.backward.placeholders) > self.n_tangents
@@ -167,7 +177,7 @@ class GradGraph:
         """Where DistributedDataParallel waits for gradients: backward in stages of a bucket each."""
         sizes = bucket_bytes()
         backward = self.joint.partition.backward
-        if sizes is None or self.parted is not None or self.step is not None or self.idle or not self.grad_mode:
+        if sizes is None or self.parted is not None or self.step is not None or not self.grad_mode:
             return None
         groups = groups_of(backward, sizes)
         self.cut = stages_of(backward, groups) if len(groups) > 1 else None
@@ -179,14 +189,7 @@ class GradGraph:
     def _native_call(self) -> Callable[..., tuple] | None:
         """The call in C, where nothing is left to do after the Function but to put its results in order."""
         plan = self.joint.outputs
-        if (
-            native is None
-            or not hasattr(native, "GradCall")
-            or not self.grad_mode
-            or not plan.plain
-            or self.idle
-            or self.staged
-        ):
+        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.staged:
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
@@ -260,14 +263,13 @@ class GradGraph:
 
     def _call(self, inputs: tuple) -> tuple:
         everything: list[Any] = []
-        joined = [t.detach() if i in self.idle else t for i, t in enumerate(inputs)] if self.idle else inputs
         try:
             if self.parted is not None:
-                diff = self.parted.run(everything, inputs, tuple(joined))
+                diff = self.parted.run(everything, inputs)
             elif self.staged is not None:
-                diff = self.staged.run(everything, inputs, tuple(joined))
+                diff = self.staged.run(everything, inputs)
             else:
-                diff = self.function.apply((everything, inputs), *joined)  # type: ignore[attr-defined]
+                diff = self.function.apply((everything, inputs), *inputs)  # type: ignore[attr-defined]
         except Exception as e:
             if everything:  # raised by a hook for saved tensors: not the graph's
                 e._tcompile_final = True  # type: ignore[attr-defined]
@@ -453,10 +455,26 @@ class GradGraph:
         return out
 
     def double(
-        self, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], held: Sequence[Any], tangents: Sequence[Any]
+        self, ctx: Any, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], tangents: Sequence[Any]
     ) -> list:
         """One gradient or None per input, with gradients of their own."""
-        return _double(self, saved, remembered, held, tangents)
+        if self.joint.watched[1] and getattr(ctx, "hooked", False):
+            raise RuntimeError(_HOOKED)
+        found = _double(self, saved, remembered, ctx.remembered if remembered else (), tangents)
+        if any(isinstance(n.target, HookCall) for n in self.captured.graph_module.graph.nodes):
+            for g in found:  # (who differentiates this gradient comes to the hook's copy)
+                if g is not None and g.grad_fn is not None:
+                    g.register_hook(lambda _, call=id(ctx): self._note_copy(call))
+        return found
+
+    def _note_copy(self, call: int) -> None:
+        task = torch._C._current_graph_task_id()
+        self.copied = {c for c in self.copied if c[0] == task} | {(task, call)}
+
+    def refuse_copied(self, ctx: Any) -> None:
+        """A hook in the graph is not linear, maybe, and this pass has been in a copy of it."""
+        if self.copied and (torch._C._current_graph_task_id(), id(ctx)) in self.copied:
+            raise RuntimeError(_HOOKED)
 
 
 def _all_of(part: str, t: torch.Tensor) -> torch.Tensor:
@@ -554,7 +572,8 @@ def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tup
     if graph.watched:
         refuse_changed(graph.watched, ctx.remembered)
     if torch._C.is_grad_enabled():
-        return tuple(graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
+        return tuple(graph.double(ctx, saved, graph.remembered, tangents))
+    graph.refuse_copied(ctx)
     return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
 
 
@@ -573,7 +592,7 @@ class _Bridge(torch.autograd.Function):
 
     @classmethod
     def forward(cls, ctx: Any, call: tuple[list, tuple], *inputs: Any) -> tuple:
-        everything, given = call  # given: the inputs before those without gradients were detached
+        everything, given = call
         graph = cls.graph
         ctx.save_for_backward(*graph.run_forward(everything, inputs))
         ctx.rest = graph.rest(inputs)
@@ -587,34 +606,26 @@ class _Bridge(torch.autograd.Function):
         saved = taken_from(ctx) if graph.frees else []
         refuse_changed(graph.watched, ctx.remembered)
         if torch._C.is_grad_enabled():
-            return (None, *graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
+            return (None, *graph.double(ctx, saved, graph.remembered, tangents))
+        graph.refuse_copied(ctx)
         return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))
 
 
-def _idle_inputs(captured: CapturedGraph, grad_inputs: list[int]) -> frozenset[int]:
-    """Inputs that require grad, but that no result depends on differentiably: they are only read detached, or under
-    no_grad. The Function must not be joined to their history: a backward pass through it would visit that history,
-    without gradients, and free what it saved.
+def _has_idle_inputs(captured: CapturedGraph, grad_inputs: list[int]) -> bool:
+    """Whether inputs require grad that no result depends on differentiably: they are only read detached, or under
+    no_grad. The Function must not be joined to them: a backward pass through it would visit their history, call hooks
+    without a gradient, and free what was saved there.
     """
-    return frozenset(
-        i
+    return any(
+        i not in grad_inputs and spec.kind == "tensor" and spec.spec is not None and spec.spec.requires_grad
         for i, spec in enumerate(captured.inputs)
-        if i not in grad_inputs
-        and spec.kind == "tensor"
-        and spec.spec is not None
-        and spec.spec.requires_grad
-        and not isinstance(captured.example_inputs[i], torch.nn.Parameter)
-    )  # a parameter has no history
+    )
 
 
-def _is_small(n: Any) -> bool:
+def _is_small(n: Any, hints: dict[str, int]) -> bool:
     """Whether an input may stay alive with the results, only because double backward might ask for it."""
     m = n.meta.get("val")
-    return (
-        not hasattr(m, "shape")
-        or all(isinstance(s, int) for s in m.shape)
-        and math.prod(m.shape) * m.dtype.itemsize <= SMALL_BYTES
-    )
+    return not isinstance(m, TensorMeta) or bytes_of(m, hints) <= SMALL_BYTES
 
 
 def _is_wrapped(t: torch.Tensor) -> bool:
@@ -645,6 +656,12 @@ class _Same(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return g
+
+
+_HOOKED = (
+    "tcompile: double backward (create_graph=True) through a compiled graph with a hook inside, or on a result, which"
+    " would be told two parts of the gradient one by one; run this part eager with tcompile.disable"
+)
 
 
 def _double(

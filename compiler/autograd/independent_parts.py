@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from ..graph.history import history, saves_tensors
+from .engine_order import arranged
 from .saved_versions import refuse_changed, remember, taken_from
 from .backward_variants import without_unused_inputs
 
@@ -91,7 +92,7 @@ class PartedCall:
         self.n_saved = n_saved
         for group in groups:
             outputs = group.outputs
-            reached = sorted({graph.joint.grad_inputs[j] for k in outputs for j in graph.joint.reach[k]})
+            reached = self._in_order({j for k in outputs for j in graph.joint.reach[k]})
             # the backward graph that will run where all of them have tangents; with fewer it reads no more
             mine = graph.variant(
                 tuple(k in outputs for k in range(graph.n_tangents)),
@@ -112,10 +113,16 @@ class PartedCall:
             self.parts.append(part)
         self.part_of = {k: part for part in self.parts for k in part.outputs}
 
-    def run(self, everything: list, given: tuple, inputs: tuple) -> list:
-        """The differentiable outputs; `everything` gets the graph's own results. `given` are the inputs as the caller
-        has them.
-        """
+    def _in_order(self, reached: set[int]) -> list[int]:
+        """The inputs of a part, so that gradients are accumulated in eager's order."""
+        joint, examples = self.graph.joint, self.graph.captured.example_inputs
+        inputs = [joint.grad_inputs[j] for j in joint.order if j in reached]
+        inputs += [joint.grad_inputs[j] for j in sorted(reached.difference(joint.order))]
+        leaves = [i for i in inputs if examples[i].is_leaf]
+        return arranged(leaves, [i for i in inputs if not examples[i].is_leaf])
+
+    def run(self, everything: list, inputs: tuple) -> list:
+        """The differentiable outputs; `everything` gets the graph's own results."""
         graph = self.graph
         kept = graph.run_forward(everything, inputs)
         rest = graph.rest(inputs)
@@ -125,7 +132,7 @@ class PartedCall:
                 [everything[graph.at[k]] for k in part.outputs],
                 [kept[i] for i in part.saved],
                 rest,
-                (*given, *everything),
+                (*inputs, *everything),
             )
             outs = part.function.apply(call, *[inputs[i] for i in part.inputs])
             for k, t in zip(part.outputs, outs):
@@ -144,8 +151,9 @@ class PartedCall:
         for k, t in zip(part.outputs, tangents):
             every[k] = t
         if torch._C.is_grad_enabled():
-            grads = graph.double(saved, part.remembered, ctx.remembered if part.remembered else (), every)
+            grads = graph.double(ctx, saved, part.remembered, every)
         else:
+            graph.refuse_copied(ctx)
             needs = [False] * graph.n_inputs
             for i, need in zip(
                 part.inputs, ctx.needs_input_grad[-len(part.inputs) :]

@@ -17,7 +17,7 @@ from .. import events
 from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.functionalize import Functionalizer, NewValue
-from ..graph.higher_order import has_backward
+from ..graph.higher_order import has_backward, noting
 from ..graph.history import BACKWARD, gradients
 from ..graph.meta.core import contiguous_strides
 from ..graph.tensor import TraceTensor, from_meta, holds_outer, recording, tensor_meta
@@ -57,6 +57,7 @@ class JointGraph:
     backward     takes what forward kept, size symbols, then one tangent per differentiable output of `outputs`; returns
                  one gradient
                  per input in `grad_inputs`
+    order        positions in `grad_inputs`, as a backward pass comes to their leaves
     reach        per differentiable output, the positions in `grad_inputs` that it depends on: the others have no
                  gradient from it
     parts        the differentiable outputs in groups whose backward passes are independent (independent_parts.py)
@@ -68,6 +69,7 @@ class JointGraph:
     n_outputs: int
     outputs: OutputPlan
     grad_inputs: list[int]
+    order: list[int]
     reach: list[frozenset[int]]
     aten: AtenGraph
     parts: list[Group]
@@ -138,7 +140,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         in_eager = eager_kept(f, plan.tensors, hints) if events.heard() else None
         if not leaves_of or not all(reach):
             raise CannotTrace("a result depends on no input that requires grad, but on a tensor made inside that does")
-        with _backward_modes():
+        order: dict[int, torch.Tensor] = {}
+        with _backward_modes(), noting(leaves_of, order):
             try:
                 grads = gradients(plan.tensors, leaves_of, tangents)
             except RuntimeError as e:
@@ -173,6 +176,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         n_out,
         plan,
         [i for _, i, _ in kept],
+        [at[j] for j in order if j in at],
         [frozenset(at[j] for j in r if j in at) for r in reach],
         joint,
         groups,

@@ -267,7 +267,7 @@ class StagedCall:
         self.function = type("TCompiled", (_First,), {"call": self})
         self.later = [type("TCompiled", (_Later,), {"call": self, "stage": k}) for k in range(len(groups))]
 
-    def run(self, everything: list, given: tuple, inputs: tuple) -> list:
+    def run(self, everything: list, inputs: tuple) -> list:
         """The differentiable outputs; `everything` gets the graph's own results."""
         graph = self.graph
         kept = graph.run_forward(everything, inputs)
@@ -275,7 +275,7 @@ class StagedCall:
         for k in range(len(self.groups) - 1, 0, -1):
             link = self.later[k].apply(shared, link, *[inputs[i] for i in self.groups[k]])
         outputs = [everything[k] for k in graph.at]
-        call = outputs, kept, graph.rest(inputs), (*given, *everything), shared
+        call = outputs, kept, graph.rest(inputs), (*inputs, *everything), shared
         return list(self.function.apply(call, link, *[inputs[i] for i in self.groups[0]]))
 
     def first(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
@@ -285,8 +285,7 @@ class StagedCall:
             refuse_changed(graph.watched, ctx.remembered)
         gradients = shared.gradients[number] = {}
         if torch._C.is_grad_enabled():
-            kept = ctx.remembered if graph.remembered else ()
-            found = graph.double(saved, graph.remembered, kept, tangents)
+            found = graph.double(ctx, saved, graph.remembered, tangents)
             gradients.update((i, g) for i, g in enumerate(found) if g is not None)
         else:
             needs = (True,) * graph.n_inputs  # (those that need none have no gradients in the graph)

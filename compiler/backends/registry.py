@@ -11,6 +11,7 @@ from typing import Any, Callable
 import torch
 
 from .. import events
+from ..base.fx_modules import written_out
 from ..capture.breaks.failing import undone
 from ..capture.numbers.late_text import in_words
 from ..graph.captured import CapturedGraph
@@ -98,13 +99,14 @@ def compiler_of(captured: CapturedGraph, opts: Options, backend_options: dict[st
 
 
 def _as_captured(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
-    return captured.graph_module.forward
+    return written_out(captured.graph_module).forward
 
 
 def _by_other(
     fn: Backend, backend_options: dict[str, Any], captured: CapturedGraph, opts: Options
 ) -> Callable[..., tuple]:
     """A backend of other people's, which takes a GraphModule and example inputs, and no symbols."""
+    written_out(captured.graph_module)
     make = functools.partial(_call_backend, fn, backend_options, captured)
     if any(
         i.kind == "int" or i.spec is not None and any(type(n) is not int for n in i.spec.shape) for i in captured.inputs

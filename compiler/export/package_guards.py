@@ -44,13 +44,16 @@ def binder(signature: list) -> Callable[..., tuple]:
 class Quick:
     """`given(bound)`: the plan's inputs, None where a check fails; `result(outputs, bound, given)`."""
 
-    def __init__(self, program: ProgramCalls, check: Callable, readers: list[Callable], build: Callable):
-        self._check, self._readers, self._build, self._program = check, readers, build, program
+    def __init__(self, check: Callable, inputs: list, readers: list[tuple[int, Callable]], build: Callable):
+        self._check, self._inputs, self._readers, self._build = check, inputs, readers, build
 
     def given(self, bound: tuple) -> list | None:
         if self._check(_frame, bound) != -1:
             return None
-        return [read(bound) for read in self._readers]
+        inputs = self._inputs.copy()
+        for k, read in self._readers:
+            inputs[k] = read(bound)
+        return inputs
 
     def result(self, outputs: tuple, bound: tuple, given: list) -> Any:
         return self._build(outputs, bound)
@@ -74,14 +77,13 @@ def quick_check(program: ProgramCalls, arguments: dict[str, dict], place: torch.
         check = compile_guards(guards, len(index)).check
     except ValueError:  # a size that no argument gives alone
         return None
+    inputs = [program.state[i.key] if i.kind == "state" else None for i in program.inputs]
     readers = []
-    for i in program.inputs:
-        if i.kind == "state":
-            readers.append(_constant(program.state[i.key]))
-        else:
+    for k, i in enumerate(program.inputs):
+        if i.kind != "state":
             path, dim = program.symbols[i.key] if i.kind == "size" else (i.path, None)
-            readers.append(_reader(index, path, dim))
-    return Quick(program, check, readers, _building(program, index))
+            readers.append((k, _reader(index, path, dim)))
+    return Quick(check, inputs, readers, _building(program, index))
 
 
 def _source(path: list, index: dict[str, int]) -> Source:
@@ -120,10 +122,6 @@ def _guard(c: Check, index: dict[str, int], arguments: dict[str, dict], place: t
     if c.kind == "apart":
         return Guard(None, "NO_OVERLAP", (source, _source(c.expected, index)))
     return None
-
-
-def _constant(value: Any) -> Callable:
-    return lambda bound: value
 
 
 def _reader(index: dict[str, int], path: list, dim: int | None = None) -> Callable[[tuple], Any]:

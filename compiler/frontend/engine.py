@@ -226,8 +226,9 @@ class Engine:
         """
         __tracebackhide__ = True
         if self.opts.dynamic is not False:
-            self.state(func.__code__).dynamic_floats |= numbers_so_far(func, args)
-            self.outside.take(func.__code__, args)
+            state = self.state(func.__code__)
+            state.dynamic_floats |= numbers_so_far(func, args)
+            state.vary(self.outside.take(func.__code__, args))
         try:
             found = self.entry_for(func.__code__, dispatcher.cache, func, args)
         except BaseException as error:
@@ -438,6 +439,7 @@ class Engine:
             self._say_recompile(name, failures, cache)
             raise
         self._say_recompile(name, failures, cache)
+        self.outside.named(func.__code__, result.named)
         self._check_gain(func.__code__, result)
         for b in result.breaks:
             events.emit("break", brk=b)
@@ -459,7 +461,7 @@ class Engine:
             calls.append(
                 GraphCall(
                     result.graph.name,
-                    result.graph.graph_module.forward,
+                    result.graph.graph_module,
                     compiled,
                     tuple(result.graph.example_inputs),
                     unseen_writes(result.graph.graph_module.graph),
@@ -644,7 +646,7 @@ class Engine:
         elif skip.quiet:
             state.rest = self._rest(state)
         if not skip.quiet:
-            events.emit("skip", frame=state.name, reason=skip.reason)
+            events.emit("skip", frame=state.name, reason=skip.reason, tensors=skip.tensors)
 
     def _rest(self, state: FrameState) -> int:
         """How many calls of a frame without tensor work pass, after so many looks at it, before the next look."""

@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from ..base.fx_modules import written_out
 from ..capture.bytecode.memo import CodeMemo
 
 __all__ = ["EntryCall", "GraphCall", "CallState", "PLAIN_REST", "may_have_effects"]
@@ -60,7 +61,7 @@ class GraphCall:
     to. `unseen`: positions of those that it may write to without a version that tells."""
 
     name: str
-    eager: Callable[..., Any]
+    module: torch.fx.GraphModule
     compiled: Callable[..., Any]
     inputs: tuple
     unseen: frozenset[int] = frozenset()
@@ -69,6 +70,10 @@ class GraphCall:
 
     def __post_init__(self) -> None:
         self.versions = tuple(_version(x) for x in self.inputs)
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        return written_out(self.module).forward
 
     def changed(self) -> list[torch.Tensor]:
         """The inputs that somebody has written to since, or that cannot tell."""

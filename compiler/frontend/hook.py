@@ -35,7 +35,7 @@ from .instead_of_stock import InsteadOfStock
 from .measured import Timings
 from .optimizer_steps import OptimizerSteps, is_step
 from .policy import Library, counted_gain, is_installed
-from .recompile import FrameState, is_before_first_step
+from .recompile import FrameState, carried, is_before_first_step
 from .set_up import only_sets_up
 from ..runtime import frame_hook as _hook
 from ..runtime.stock_hook import hide
@@ -409,6 +409,9 @@ def _run_cell(engine: HookEngine, code: types.CodeType, namespace: dict[str, Any
 
 def _run_compiled(engine: HookEngine, code: types.CodeType, top: types.FunctionType, namespace: dict[str, Any]) -> Any:
     __tracebackhide__ = True
+    if engine.opts.dynamic is not False and (names := carried(code)):
+        engine.outside.named(code, dict.fromkeys(names, True))
+        engine.state(code).vary(engine.outside.places(code))
     with disabled():
         entry = engine.entry_for(code, engine.cache(code), top, ())
     if entry is RUN_ORIGINAL:

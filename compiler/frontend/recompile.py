@@ -7,9 +7,11 @@ room.
 
 from __future__ import annotations
 
+import dis
+import functools
 import itertools
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +24,13 @@ from ..capture.kinds.outside_iterators import left_of
 from ..capture.machine.stack_values import is_numpy_scalar
 from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
-from ..guards.source import count, dict_value, glob, item, local, where_number
+from ..guards.source import Source, count, dict_value, glob, item, local, where_number
 from ..guards.source_values import Unreachable, length
 
 __all__ = [
     "FrameState",
     "OutsideValues",
+    "carried",
     "learn",
     "numbers_of_turns",
     "numbers_so_far",
@@ -46,6 +49,7 @@ _NUMBERS = 256  # of a list that are looked at
 _MOST_OUTSIDE = 1024  # values from outside that are kept; the oldest go
 _SMALL = 256  # whole numbers up to it are met by chance
 _PART = 4  # characters of a text that is looked for in others
+_READS, _SETS = ("LOAD_NAME", "LOAD_GLOBAL"), ("STORE_NAME", "STORE_GLOBAL")
 _RESULTS = 8  # of a tuple that a call returned that are looked at
 
 
@@ -72,6 +76,11 @@ class FrameState:
     last_skip: str = ""  # why capture passed the frame over last
     skip_reason: str = ""  # not empty: run as it is from now on
 
+    def vary(self, places: Iterable[Source]) -> None:
+        """What lies there is not the same in each run, whatever it is."""
+        for varying in (self.dynamic_ints, self.dynamic_floats, self.dynamic_texts):
+            varying.update(places)
+
 
 # ---- sizes and numbers that vary
 def numbers_of_turns(code: types.CodeType) -> set[Any]:
@@ -89,7 +98,7 @@ def numbers_so_far(func: types.FunctionType, args: tuple) -> set[Any]:
     """
     code = func.__code__
     held = [(local(k, name), x) for k, (name, x) in enumerate(zip(code.co_varnames, args))]
-    if code.co_qualname.startswith("<module>"):
+    if is_a_cells(code):
         held += [(glob(name), func.__globals__.get(name)) for name in code.co_names]
     return {
         step(source, i)
@@ -109,32 +118,88 @@ class OutsideValues:
     for a constant: a number is a symbol or an input of the graph, and a text is read when the entry runs. What looks at
     the number or the text itself fixes it, as ever.
 
-    Values are known again by what they are, wherever the program has put them. Small whole numbers are not taken: they
-    are everywhere, and as sizes they make better kernels where they are fixed.
+    Values are known again by what they are, wherever the program has put them. Small whole numbers and single letters
+    are everywhere: these are known by their place, the top of the stack after the break, and by the names of the frame
+    that the program has given them, or what it has computed of them.
     """
 
     def __init__(self) -> None:
         self._values: dict[tuple[type, Any], None] = {}
+        self._names: dict[tuple[str, str], set[str]] = {}  # file and qualified name of a frame -> its names
 
-    def take(self, code: types.CodeType, args: tuple) -> None:
+    def take(self, code: types.CodeType, args: tuple) -> list[Source]:
         """`code` resumes a frame: on the top of its stack is what the call that broke has returned. Texts among its
-        locals are from outside, too, where they hold such a text: a file in a folder.
+        locals are from outside, too, where they hold such a text: a file in a folder. Gives the places of values that
+        are known by their place alone.
         """
         names = code.co_varnames[: code.co_argcount]
-        top = next((x for name, x in zip(reversed(names), reversed(args)) if name.startswith(STACK)), None)
-        found = [x for x in (top[:_RESULTS] if type(top) is tuple else (top,)) if _tells(x)]
+        at = next((i for i in reversed(range(len(names))) if names[i].startswith(STACK)), None)
+        top = None if at is None else args[at]
+        results = top[:_RESULTS] if type(top) is tuple else (top,)
+        found = [x for x in results if _tells(x)]
         texts = [x for t, x in self._values if t is str and len(x) >= _PART]
         found += [x for x in args if type(x) is str and any(t in x for t in texts)]
         for value in found:
             self._values[type(value), value] = None
         while len(self._values) > _MOST_OUTSIDE:
             del self._values[next(iter(self._values))]
+        if at is not None and top is results[0]:
+            self.named(code, {_plain(names[at]): True})
+        places = self.places(code)
+        if at is not None and top is not results[0]:
+            places += [item(local(at, names[at]), i) for i in range(len(results))]
+        return places
+
+    def places(self, code: types.CodeType) -> list[Source]:
+        """What of a frame's names varies."""
+        known = self._names.get(_frame(code), ())
+        if not known:
+            return []
+        held = [local(i, name) for i, name in enumerate(code.co_varnames[: code.co_argcount]) if _plain(name) in known]
+        return held + [glob(name) for name in code.co_names if name in known and is_a_cells(code)]
+
+    def named(self, code: types.CodeType, varying: Mapping[str, bool]) -> None:
+        """What an entry of the frame leaves under a name varies, or does not."""
+        for name, varies in varying.items():
+            known = self._names.setdefault(_frame(code), set())
+            (known.add if varies else known.discard)(name)
+        while len(self._names) > _MOST_OUTSIDE:
+            del self._names[next(iter(self._names))]
 
     def __contains__(self, value: Any) -> bool:
         return bool(self._values) and (type(value), value) in self._values
 
     def clear(self) -> None:
         self._values.clear()
+        self._names.clear()
+
+
+@functools.lru_cache(maxsize=64)
+def carried(code: types.CodeType) -> tuple[str, ...]:
+    """The names that a cell reads before it sets them: a counter, a step, the best result so far."""
+    first: dict[str, bool] = {}
+    stored = set()
+    for i in dis.get_instructions(code):
+        if i.opname in _READS:
+            first.setdefault(i.argval, True)
+        elif i.opname in _SETS:
+            first.setdefault(i.argval, False)
+            stored.add(i.argval)
+    return tuple(name for name, read in first.items() if read and name in stored)
+
+
+def is_a_cells(code: types.CodeType) -> bool:
+    """Whether a frame is a cell's own, or a part of it: its names are globals."""
+    return code.co_qualname.startswith("<module>")
+
+
+def _plain(name: str) -> str:
+    """What lay on the stack has a name of its own in each frame that goes on, which says how deep."""
+    return name.rstrip("_") if name.startswith(STACK) else name
+
+
+def _frame(code: types.CodeType) -> tuple[str, str]:
+    return code.co_filename, "<module>" if is_a_cells(code) else code.co_qualname
 
 
 def _tells(value: Any) -> bool:

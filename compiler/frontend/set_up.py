@@ -32,6 +32,7 @@ _MAKES = frozenset(
     manual_seed seed initial_seed get_rng_state set_rng_state randn rand randint randperm zeros ones empty full tensor
     as_tensor from_numpy arange linspace logspace is_tensor is_grad_enabled get_default_dtype set_default_dtype
     set_num_threads get_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms load save
+    compile
     """.split()
 )  # functions of torch that make tensors from plain values, or set something
 _PLACES = tuple("nn.init utils random serialization hub cuda backends version distributed".split())
@@ -40,9 +41,15 @@ _METHODS = frozenset(
     """
     eval train manual_seed to append extend add insert update items keys values parameters named_parameters modules
     requires_grad_ setLevel format join strip lower upper startswith endswith read write close from_pretrained
+    cuda cpu half bfloat16 float double type to_empty apply state_dict load_state_dict zero_grad children buffers
+    named_children named_modules named_buffers gradient_checkpointing_enable enable_input_require_grads
+    numel size dim normal uniform integers standard_normal permutation shuffle choice astype
     """.split()
-)  # that set something up, whatever they are called on
-_ALWAYS = (ast.AugAssign, ast.Await, ast.Yield, ast.YieldFrom, ast.Match, ast.Delete)
+)  # that set something up, count, draw numpy's numbers, copy or cast, whatever they are called on
+_COUNTS = frozenset(("numel", "size", "dim"))  # methods, and functions below, that give whole numbers
+_TO_NUMBERS = frozenset(("len", "int", "float"))
+_NUMBERS = (int, float, complex, bool)
+_ALWAYS = (ast.Await, ast.Yield, ast.YieldFrom, ast.Match, ast.Delete)
 
 
 def only_sets_up(code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -90,13 +97,24 @@ class _Scope:
         return False
 
     def _assign(self, node: Any) -> bool:
-        if len(node.targets) > 1 or not isinstance(node.targets[0], ast.Name):
-            return self.any_works([node.value, *node.targets])
-        if self.works(node.value):
+        (target, *others), value = node.targets, node.value
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and not others:
+            if len(target.elts) == len(value.elts):
+                return any(self._assign(ast.Assign([t], v)) for t, v in zip(target.elts, value.elts))
+        if others or not isinstance(target, ast.Name):
+            return self.any_works([value, *node.targets])
+        if self.works(value):
             return True
-        made = self._found(node.value.func) if isinstance(node.value, ast.Call) else None
-        self.bound[node.targets[0].id] = _Made(made) if isinstance(made, (type, ast.ClassDef)) else None
+        made = self._found(value.func) if isinstance(value, ast.Call) else None
+        if self._is_number(value):
+            made = int
+        self.bound[target.id] = _Made(made) if isinstance(made, (type, ast.ClassDef)) else None
         return False
+
+    def _augmented(self, node: Any) -> bool:
+        """A list that grows, or a number."""
+        grows = isinstance(node.value, (ast.List, ast.ListComp))
+        return not (grows or self._is_number(node.target) and self._is_number(node.value)) or self.works(node.value)
 
     def _function(self, node: Any) -> bool:
         self.bound[node.name] = node
@@ -108,14 +126,43 @@ class _Scope:
         return bool(node.decorator_list) or _Scope(self.namespace, self.running, self).any_works(body)
 
     def _called(self, node: Any) -> bool:
-        return self._call(node.func) or self.any_works([*node.args, *(k.value for k in node.keywords)])
+        given = [*node.args, *(k.value for k in node.keywords)]
+        return not self._sums_counts(node) and self._call(node.func) or self.any_works(given)
+
+    def _sums_counts(self, node: Any) -> bool:
+        """How many parameters a model has."""
+        item = node.args[0] if len(node.args) == 1 else None
+        return (
+            isinstance(node.func, ast.Name)
+            and node.func.id == "sum"
+            and isinstance(item, (ast.GeneratorExp, ast.ListComp))
+            and self._is_number(item.elt)
+        )
 
     def _operator(self, node: ast.AST) -> bool:
         parts = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
-        return not _is_plain(node, parts) or self.any_works(parts)
+        plain = _is_plain(node, parts) or all(map(self._is_number, parts))
+        return not plain or self.any_works(parts)
 
     def _sign(self, node: Any) -> bool:
-        return not isinstance(node.op, ast.Not) and not _is_number(node.operand) or self.works(node.operand)
+        return not isinstance(node.op, ast.Not) and not self._is_number(node.operand) or self.works(node.operand)
+
+    def _is_number(self, node: ast.AST) -> bool:
+        """Whether the value is a number, by what is written there and by what names stand for."""
+        if isinstance(node, ast.BinOp):
+            return self._is_number(node.left) and self._is_number(node.right)
+        if isinstance(node, ast.UnaryOp):
+            return self._is_number(node.operand)
+        if isinstance(node, ast.Call):
+            f = node.func
+            named = (
+                isinstance(f, ast.Name) and f.id in _TO_NUMBERS or isinstance(f, ast.Attribute) and f.attr in _COUNTS
+            )
+            return named or self._sums_counts(node)
+        if isinstance(node, ast.Name):
+            found = self._found(node)
+            return (found.cls if type(found) is _Made else type(found)) in _NUMBERS
+        return isinstance(node, ast.Constant)
 
     def _item(self, node: Any) -> bool:
         return not _is_text(node.slice) or self.works(node.value)
@@ -165,13 +212,15 @@ class _Scope:
         return vars(module).get(alias.name, _LAZY) if module is not None else _LAZY
 
     def _is_work(self, found: Any) -> bool:
-        if isinstance(found, (staticmethod, classmethod)):
+        if isinstance(found, (staticmethod, classmethod)) or _is_of_python(found):
             found = found.__func__
         if isinstance(found, ast.FunctionDef):
             return self._runs(found, found, self.namespace, self)
         if isinstance(found, (_Library, type, ast.ClassDef)):
             return False
         module = getattr(found, "__module__", None) or ""
+        if module == "numpy.random":
+            return False
         if isinstance(found, (types.BuiltinFunctionType, types.FunctionType)):
             if module == "builtins":
                 return found.__name__ in _COMPUTES
@@ -214,6 +263,7 @@ _RULES: dict[type, Callable[[_Scope, Any], bool]] = {
     **dict.fromkeys((ast.BinOp, ast.Compare), _Scope._operator),
     ast.Name: _Scope._name,
     ast.Assign: _Scope._assign,
+    ast.AugAssign: _Scope._augmented,
     ast.FunctionDef: _Scope._function,
     ast.ClassDef: _Scope._class,
     ast.Call: _Scope._called,
@@ -250,18 +300,17 @@ def _of_class(owner: Any, name: str) -> Any:
     return inner if known else _UNKNOWN
 
 
+def _is_of_python(found: Any) -> bool:
+    """`random.seed` and its like: a method of an object of the standard library's."""
+    return type(found) is types.MethodType and found.__func__.__module__ in sys.stdlib_module_names
+
+
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
-
-
-def _is_number(node: ast.AST) -> bool:
-    if isinstance(node, ast.BinOp):
-        return _is_number(node.left) and _is_number(node.right)
-    return isinstance(node, ast.Constant)
 
 
 def _is_plain(node: ast.AST, parts: list[ast.expr]) -> bool:
     """Whether an operator of Python has nothing to do with tensors: numbers that are written there, texts, `is`."""
     if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
         return True
-    return any(map(_is_text, parts)) or all(map(_is_number, parts))
+    return any(map(_is_text, parts))

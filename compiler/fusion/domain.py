@@ -6,8 +6,7 @@ Two nests can share a kernel where their spaces have a common refinement: (4, 12
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
 from ..lowering.ir import Axis
 from ..lowering.ref import divides
@@ -18,8 +17,7 @@ __all__ = ["Factor", "factors_of", "refine", "map_axes", "factor_symbol", "size_
 _symbols = [symbol(f"g{k}") for k in range(64)]
 
 
-@dataclass(frozen=True)
-class Factor:
+class Factor(NamedTuple):
     size: Expr
     reduced: bool = False
 

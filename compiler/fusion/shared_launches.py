@@ -22,7 +22,7 @@ from ..ops.philox import STATE
 from ..symbolic.expr import ONE, ZERO, Expr, symbol
 from .domain import size_hint
 from .parameter_names import FormalNames
-from .memory.liveness import Liveness, nbytes
+from .memory.liveness import Liveness, nbytes, sizes
 from .schedule import Launch
 from .forced_fusion import NOTHING_FORCED, ForcedFusion
 
@@ -47,7 +47,7 @@ def horizontal(
     """
     if not any(_on_gpu(s) for s in steps if isinstance(s, Launch)):
         return list(steps)
-    alive = Liveness(steps, lowered).bytes_alive(hints)
+    alive = Liveness(steps, lowered).bytes_alive(sizes(hints))
     inputs = sum(size_hint(nbytes(b), hints) for b in lowered.inputs if isinstance(b, Buffer))
     peak = max(alive, default=0)
     peak += max(SMALL_BYTES, (peak + inputs) // SLACK)

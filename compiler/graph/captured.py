@@ -37,3 +37,4 @@ class CapturedGraph:
     env: Any  # symbolic.ShapeEnv: the symbols, their hints and the predicates guarded on
     name: str = "graph"
     example_inputs: list = field(default_factory=list)  # the real values of this first call, same order as inputs
+    reads_nodes: bool = False  # the program looks at the autograd nodes of results: they must be eager's

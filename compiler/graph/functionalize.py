@@ -17,6 +17,7 @@ from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
 from ..symbolic.places import coincide
 from .aten import AtenGraph, GraphOutput, OwnWrite
+from ..base.fx_modules import call_node
 from ..ops.closed_set import gives_views
 from ..ops.functional_forms import Form, form_of, functional_form, sharing, spread, spread_names
 from .history import BACKWARD, backward_module
@@ -90,7 +91,7 @@ class Functionalizer:
 
     # ---- nodes
     def call(self, op: Any, args: tuple, kwargs: dict | None = None, val: Any = None) -> torch.fx.Node:
-        n = self.graph.create_node("call_function", op, args, kwargs or {}, name=_name_of(op))
+        n = call_node(self.graph, "call_function", op, args, kwargs or {}, _name_of(op))
         n.meta.update(self.where)
         if n.meta.get("module") == BACKWARD:
             n.meta["module"] = backward_module()

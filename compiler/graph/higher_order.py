@@ -33,6 +33,7 @@ __all__ = [
     "TransformCall",
     "has_backward",
     "in_this_thread",
+    "noting",
 ]
 
 _LONGEST = 64  # iterations of a scan that are traced one by one
@@ -241,7 +242,7 @@ class BackwardCall(HigherOrderCall):
         roots, given, inputs, watched = values[:n], iter(values[n : n + k]), values[n + k : end], values[end:]
         gradients = [next(given) if has else None for has in self.has_gradient]
         seen: dict[int, torch.Tensor] = {}
-        with in_this_thread(), _noting(watched, seen):
+        with in_this_thread(), noting(watched, seen):
             found = torch.autograd.grad(
                 roots,
                 inputs,
@@ -258,13 +259,13 @@ class BackwardCall(HigherOrderCall):
         n, k = self.n_roots, sum(self.has_gradient)
         seen: dict[int, torch.Tensor] = {}
         again = BackwardCall(n, self.has_gradient, True, self.create, True)
-        with _noting(values[n + k :], seen):
+        with noting(values[n + k :], seen):
             again(*values[: len(values) - self.n_watched])
         return list(seen)
 
 
 @contextmanager
-def _noting(tensors: Sequence[torch.Tensor], seen: dict[int, torch.Tensor]) -> Iterator[None]:
+def noting(tensors: Sequence[torch.Tensor], seen: dict[int, torch.Tensor]) -> Iterator[None]:
     """Note the gradients that hooks on these tensors are given, in order."""
     handles = [t.register_hook(lambda g, i=i: seen.__setitem__(i, g)) for i, t in enumerate(tensors) if t.requires_grad]
     try:

@@ -301,7 +301,11 @@ def _type_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
 
 
 def _constant_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
-    if type(expected) is int and (expected in _ALONE or type(value) is int and value in _ALONE):
+    if isinstance(value, torch.Tensor) and type(expected) in (int, float):
+        hint = f"begin with torch.tensor({expected!r}): a number and a tensor have an entry each"
+    elif type(value) is not type(expected):
+        hint = "pass one type at every call"
+    elif type(expected) is int and (expected in _ALONE or value in _ALONE):
         hint = _NUMBERS_ALONE
     elif type(expected) is int:
         hint = f"make it a tensor (torch.tensor({name})), or compile with dynamic=True"

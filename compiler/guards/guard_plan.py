@@ -172,6 +172,7 @@ class _Placing:
         self.pins: dict[Source, tuple[str, Any]] = {}
         self.has_tensor: set[Source] = set()
         self.watched: dict[Source, bool] = {}
+        self.highest: dict[tuple[Source, bool], int] = {}
         for check in checks:
             if len(check.sources) == 1:
                 s = check.sources[0]
@@ -201,14 +202,18 @@ class _Placing:
         return False
 
     def cost(self, c: _Check) -> int:
-        cost = c.cost
-        for source in c.sources:
-            p = source.base
-            while p is not None:
-                if p in self.costs and (self.is_watched(p) == self.is_watched(source)):
-                    cost = max(cost, min(self.costs[p], 3))
-                p = p.base
-        return cost
+        """Its own, or that of a check on what its sources are reached from, which comes before it."""
+        return max([c.cost, *(min(self.above(source.base, self.is_watched(source)), 3) for source in c.sources)])
+
+    def above(self, source: Source | None, watched: bool) -> int:
+        """The highest cost of a check on a source or on what it is reached from, of those that are watched or not."""
+        if source is None:
+            return 0
+        known = self.highest.get((source, watched))
+        if known is None:
+            own = self.costs.get(source, 0) if self.is_watched(source) == watched else 0
+            known = self.highest[source, watched] = max(own, self.above(source.base, watched))
+        return known
 
     def place(self, c: _Check) -> int:
         if c.sources and all(self.is_watched(source) for source in c.sources) and c.kind not in _NEVER_WATCHED:

@@ -62,11 +62,11 @@ from __future__ import annotations
 import operator
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Container, Iterable, Mapping, Protocol
+from typing import Any, Container, Iterable, Mapping, NamedTuple, Protocol
 
 import torch
 
-from ..symbolic.expr import Expr, as_expr, integer, mul_all, symbol
+from ..symbolic.expr import ZERO, Expr, as_expr, integer, mul_all, symbol
 from .primitives import PRIMS, REDUCTIONS, form_on
 
 __all__ = [
@@ -134,12 +134,24 @@ class Buffer:
 
     @property
     def on_gpu(self) -> bool:
-        return self.device is not None and torch.device(self.device).type == "cuda"
+        d = self.device
+        return d is not None and (d if isinstance(d, torch.device) else torch.device(d)).type == "cuda"
 
     @property
     def holds(self) -> torch.dtype:
         """The dtype of what is loaded and stored."""
         return torch.bool if self.bits else self.dtype
+
+    @property
+    def reach(self) -> Expr:
+        """How many elements of memory there are to the last that its strides reach, where none of its sizes is 0."""
+        known, more = 1, ZERO
+        for n, st in zip(self.shape, self.stride):
+            if type(n) is int and type(st) is int:
+                known += (n - 1) * st
+            else:
+                more = more + (as_expr(n) - 1) * st
+        return more + known
 
     @property
     def repeats(self) -> list[Expr]:
@@ -162,9 +174,9 @@ _values: dict[tuple, "Value"] = {}
 class Value:
     """A hash-consed node. Compare with `is`. Graphs can be thousands of nodes deep: traverse with `walk`, never by
     recursion. `origin` is the aten node that it was first made for ("": none), for readers alone. `below` is what the
-    value reaches, without itself, once somebody has walked over it."""
+    value reaches, without itself, once somebody has walked over it, and `reads` the loads of it and itself."""
 
-    __slots__ = ("op", "dtype", "args", "attr", "id", "origin", "below", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "id", "origin", "below", "reads", "__weakref__")
     op: str
     dtype: torch.dtype
     args: tuple["Value", ...]
@@ -183,30 +195,42 @@ class Value:
         """The names in its own position, without those of its operands."""
         return frozenset() if (e := self.position) is None else e.symbol_names()
 
+    def __reduce__(self) -> tuple:
+        return _again, (self.op, self.dtype, self.args, self.attr, self.origin)
+
     def __repr__(self) -> str:
         a = ", ".join([repr(self.attr)] * (self.attr is not None) + [f"%{x.id}" for x in self.args])
         return f"%{self.id} = {self.op}.{str(self.dtype).removeprefix('torch.')}({a})"
 
 
 def make(op: str, dtype: torch.dtype, args: tuple = (), attr: Any = None) -> Value:
-    k = (op, dtype, tuple(a.id for a in args), _attr_key(attr))
+    k = (op, dtype, args, attr if op == "load" else _attr_key(attr))
     v = _values.get(k)
     if v is None:
         v = object.__new__(Value)
         v.op, v.dtype, v.args, v.attr = op, dtype, args, attr
         v.origin = Value.making_for
-        v.below = None
+        v.below = v.reads = None
         Value._count += 1
         v.id = Value._count
         _values[k] = v
     return v
 
 
+def _again(op: str, dtype: torch.dtype, args: tuple, attr: Any, origin: str) -> Value:
+    """A node that was pickled."""
+    before, Value.making_for = Value.making_for, origin
+    try:
+        return make(op, dtype, args, attr)
+    finally:
+        Value.making_for = before
+
+
 def _attr_key(attr: Any) -> Any:
     if isinstance(attr, float):
         return ("float", attr.hex() if attr == attr else "nan")
     if isinstance(attr, tuple):
-        return tuple(id(a) if isinstance(a, Buffer) else _attr_key(a) for a in attr)
+        return tuple(map(_attr_key, attr))
     return (type(attr), attr)
 
 
@@ -393,8 +417,7 @@ def _indirect_in(e: Expr) -> tuple[Value, ...]:
     return tuple(_indirect[n] for n in sorted(names)) if names else ()
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     symbol: Expr
     size: Any  # int or Expr over size symbols
 
@@ -548,7 +571,10 @@ def walk(roots: Iterable[Value], known: Container[int] = ()) -> list[Value]:
         return _walk(roots, known)
     (root,) = roots  # (each pass goes over the value of each nest)
     if root.below is None:
-        root.below = tuple(_walk(roots, ())[:-1])
+        if all(a.below is not None or not a.args for a in root.args):
+            root.below = tuple(dict.fromkeys(x for a in root.args for x in (*(a.below or ()), a)))
+        else:
+            root.below = tuple(_walk(roots, ())[:-1])
     return [*root.below, root]
 
 
@@ -564,17 +590,24 @@ def _walk(roots: list[Value], known: Container[int]) -> list[Value]:
         if v.id in seen or v.id in known:
             continue
         seen.add(v.id)
-        if not v.args:
+        operands = [a for a in v.args if a.id not in seen]
+        if operands:
+            stack += (v, None)
+            stack += operands[::-1]
+        else:
             out.append(v)
-            continue
-        stack += (v, None)
-        stack += v.args[::-1]
     return out
 
 
 # ---- what is asked of expressions
 def loads(roots: Iterable[Value]) -> list[Value]:
-    return [v for v in walk(roots) if v.op == "load"]
+    roots = list(roots)
+    if len(roots) != 1:
+        return [v for v in walk(roots) if v.op == "load"]
+    (root,) = roots
+    if root.reads is None:
+        root.reads = tuple([v for v in walk(roots) if v.op == "load"])
+    return list(root.reads)
 
 
 def loaded(roots: Iterable[Value]) -> set[Buffer]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from ..symbolic.expr import Expr, as_expr, floordiv, integer, maybe_int, mod, mul_all, symbol
+from ..symbolic.expr import Expr, add_all, as_expr, floordiv, integer, maybe_int, mod, mul_all, symbol
 from .ir import Buffer, Value, const, is_plain_load, load
 from .rewrite import Rewriter, tidy
 
@@ -100,12 +100,12 @@ def contiguous_strides(shape: Sequence[Any]) -> tuple:
 
 def flat_index(shape: Sequence[Any], stride: Sequence[Any]) -> Expr:
     """Position in memory of the element at (j<n-1>, ..., j0)."""
-    e = ZERO
     n = len(shape)
-    for d in range(n):
-        if not is_one(shape[d]) and not (type(stride[d]) is int and stride[d] == 0):
-            e = e + _symbols[n - 1 - d] * stride[d]
-    return e
+    return add_all(
+        _symbols[n - 1 - d] * stride[d]
+        for d in range(n)
+        if not is_one(shape[d]) and not (type(stride[d]) is int and stride[d] == 0)
+    )
 
 
 def ranges_of(shape: Sequence[Any]) -> dict[str, tuple]:

@@ -28,11 +28,7 @@ __all__ = ["Rewriter", "is_affine", "mapped", "positions", "tidy", "value_at", "
 
 def is_affine(e: Expr) -> bool:
     """Whether the expression is a polynomial: no division, no minimum."""
-    if e.op in ("sym", "int"):
-        return True
-    if e.op in ("add", "mul"):
-        return all(a.op == "sym" for _, atoms in e.terms() for a in atoms)
-    return False
+    return e.is_affine
 
 
 def tidy(e: Expr, ranges: Mapping[str, tuple]) -> Expr:

@@ -32,7 +32,7 @@ __all__ = ["native", "why_missing", "say_missing", "autograd_node"]
 
 API = 35  # TCOMPILE_NATIVE_API in native.h
 
-NODE_API = 4  # in node.cpp
+NODE_API = 5  # in node.cpp
 
 native: ModuleType | None = None
 why_missing: str | None = None

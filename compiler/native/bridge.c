@@ -40,7 +40,7 @@ typedef struct {
         PyObject *apply;           /* torch._C._FunctionBase.apply of the Function's class */
         ForwardObject *forward;
         int n_inputs, n_outputs;
-        int *inputs;               /* the graph's inputs that it takes, where there are several parts */
+        int *inputs;               /* the graph's inputs that it takes, where these are not all */
         int *outputs;              /* which differentiable outputs it gives */
     } *parts;
     int n_parts, n_diff, n_results;
@@ -425,7 +425,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             break;
         covered += c->parts[i].n_outputs;
     }
-    if (!PyErr_Occurred() && (!c->n_parts || covered != n_diff || (c->n_parts > 1) != (c->parts[0].inputs != NULL)))
+    if (!PyErr_Occurred() && (!c->n_parts || covered != n_diff || (c->n_parts > 1 && !c->parts[0].inputs)))
         PyErr_SetString(PyExc_ValueError, "the parts of a call do not give its outputs");
     c->recipe = PyErr_Occurred() ? NULL : read_ints(recipe, &n);
     c->n_results = n / 2;

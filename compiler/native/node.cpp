@@ -25,7 +25,7 @@
 
 namespace {
 
-constexpr int NODE_API = 4;                                     /* compiler/native/__init__.py has the same number */
+constexpr int NODE_API = 5;                                     /* compiler/native/__init__.py has the same number */
 
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
@@ -221,7 +221,15 @@ PyMemberDef context_members[] = {
      "per input, whether it requires grad"},
     {nullptr}};
 
+PyObject *context_hooked(PyObject *self, void *)
+{
+    CompiledNode *node = ((Context *)self)->node;
+    return PyBool_FromLong(node && !(node->pre_hooks().empty() && node->tensor_pre_hooks().empty() &&
+                                     node->retains_grad_hooks().empty()));
+}
+
 PyGetSetDef context_getset[] = {{"saved_tensors", context_saved_tensors, nullptr, "the kept tensors", nullptr},
+                                {"hooked", context_hooked, nullptr, "hooks are told the gradients of results", nullptr},
                                 {nullptr}};
 
 PyTypeObject Context_Type = {PyVarObject_HEAD_INIT(nullptr, 0)};

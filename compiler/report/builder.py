@@ -22,7 +22,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import CodeType
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from .. import events
 from ..guards.guard_cost import GuardCost, measure_cost
@@ -34,7 +34,7 @@ from .conclusions.waits import tell_waits
 from .conclusions.wall import wall_of
 from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled, row_with
-from .facts.own_words import NO_NAME, is_setup, name_sizes, users_words
+from .facts.own_words import NO_NAME, is_setup, part_of_no_name, name_sizes, users_words
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, frame_line, label, users_name
@@ -51,7 +51,17 @@ __all__ = ["ReportBuilder", "record"]
 
 _HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
 _INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages whose code is nobody's own
+_VARIES = "compile with dynamic=True"
 _NO_CHANGE = "no change is needed"  # how such a remedy begins
+
+
+def _of_no_name(guard: Any, detail: str, got: Any) -> str:
+    """What to change where the value that differs has no name: what ran before it gave it."""
+    if detail.startswith("shape") or type(got) is int is type(guard.expected):
+        return _VARIES
+    if guard.kind == "TENSOR":
+        return f"give it one {detail} at every call"
+    return "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
 
 
 @contextmanager
@@ -323,6 +333,7 @@ class ReportBuilder:
         reason = self._users_words(i, str(e.reason))
         if not f.entries:
             f.status, f.reason = "skipped", reason
+        self.r.met_tensors |= bool(e.facts.get("tensors"))
         if not e.facts.get("quiet"):
             self.r.fallbacks.append(s.Fallback(f.name, reason, 1, i))
             self._tell("skip", i, None, f"{f.name}: {reason}")
@@ -340,11 +351,9 @@ class ReportBuilder:
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
         suggestion = f.suggestion
-        source = self._users_words(i, source)
         if "__stack_" in suggestion:
-            suggestion = (
-                "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
-            )
+            suggestion = _of_no_name(g, detail, f.got)
+        source = self._users_words(i, part_of_no_name(source))
         suggestion, expected, got = (self._users_words(i, words) for words in (suggestion, expected, got))
         if any((b.file, b.line) == (label(file), line) for b in self.r.graph_breaks):  # what ran there gave it
             source, expected, got = (x.replace(NO_NAME, f"the result of line {line}") for x in (source, expected, got))
@@ -613,37 +622,38 @@ class ReportBuilder:
                 self.r.graph_breaks.append(row_with(b, frame=frame, entry=number))
         graph = None
         if e.graph is not None:
-            g = again_named(old.graphs[e.graph])
-            graph, first = len(self.r.graphs), len(self.r.kernels)
-            self.r.kernels += [row_with(again_named(old.kernels[k]), graph=graph) for k in g.kernels]
-            moved = {k: first + i for i, k in enumerate(g.kernels)}
             adopted = self._adopted.setdefault(id(old), _Adopted(old, names))
-            adopted.graphs[e.graph] = graph
-            adopted.kernels |= moved
-            self.r.graphs.append(
-                row_with(
-                    g,
-                    frame=frame,
-                    entry=number,
-                    kernels=list(moved.values()),
-                    captured=renumber(g.captured, moved),
-                    lowered=renumber(g.lowered, moved),
-                )
-            )
-            self._captured.append(None)
-            self._lowered.append(None)
-            externs, memory, partitions = (
-                [again_named(x) for x in rows if x.graph == e.graph]
-                for rows in (old.externs, old.memory, old.partitions)
-            )
-            self.r.externs += [row_with(x, graph=graph) for x in externs]
-            self.r.memory += [row_with(m, graph=graph) for m in memory]
-            self.r.partitions += [row_with(p, graph=graph, backward=[]) for p in partitions]
+
+            def take(index: int) -> int:
+                return self._adopt_graph(adopted, index, again_named, frame=frame, entry=number)
+
+            graph = take(e.graph)
+            self.r.partitions += [
+                row_with(again_named(p), graph=graph, backward=[take(b) for b in p.backward])
+                for p in old.partitions
+                if p.graph == e.graph
+            ]
         self.r.entries.append(row_with(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
-        self._guards.adopt(old.guards, entry, number, again_named)
+        self._guards.adopt(old.guards, entry, number, names)
         self.served += hits
+
+    def _adopt_graph(self, adopted: _Adopted, index: int, again_named: Callable[[Any], Any], **at: int) -> int:
+        """Take over a graph of an earlier report with its kernels, library calls and memory; its number here."""
+        old, graph, first = adopted.report, len(self.r.graphs), len(self.r.kernels)
+        g = again_named(old.graphs[index])
+        self.r.kernels += [row_with(again_named(old.kernels[k]), graph=graph) for k in g.kernels]
+        moved = {k: first + i for i, k in enumerate(g.kernels)}
+        adopted.graphs[index] = graph
+        adopted.kernels |= moved
+        again = {name: renumber(getattr(g, name), moved) for name in ("captured", "lowered")}
+        self.r.graphs.append(row_with(g, **at, kernels=list(moved.values()), **again))
+        self._captured.append(None)
+        self._lowered.append(None)
+        self.r.externs += [row_with(again_named(x), graph=graph) for x in old.externs if x.graph == index]
+        self.r.memory += [row_with(again_named(m), graph=graph) for m in old.memory if m.graph == index]
+        return graph
 
     def adopt_profiles(self) -> None:
         """Take over the profiles of calls whose graphs were adopted, as the earlier reports have them by now."""

@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
         "simd": torch.backends.cpu.get_cpu_capability(),
         "compiler": _compiler(),
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         out["gpu"] = torch.cuda.get_device_name()
     return out
 

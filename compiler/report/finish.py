@@ -6,7 +6,7 @@ from typing import Any
 
 from . import schema as s
 from ..base.labels import cell_number, frame_words
-from .conclusions.answers import NO_CHANGE, answers_of
+from .conclusions.answers import NO_CHANGE, answers_of, most_without_breaks
 from .conclusions.decisions import decisions_of
 from ..base.figures import against, count, plural, seconds, size
 from .conclusions.truth import (
@@ -19,7 +19,8 @@ from .conclusions.truth import (
     unused_share,
     without_tensors,
 )
-from .conclusions.waits import recompile_seconds
+from .facts.own_words import NO_NAME
+from .conclusions.waits import recompile_seconds, subject
 from .conclusions.wall import split_compiled
 
 __all__ = ["finish", "bound_words", "closed_line", "RERAN"]
@@ -206,29 +207,51 @@ def _called(frame: str) -> str:
 
 
 def numerics_findings(r: Any) -> list[s.Finding]:
-    """The first node that is further from float64 than eager is, beyond rounding, and the first with NaN."""
-    return [*_divergence(r), *_not_a_number(r)]
+    """Where digits are lost, the first node that is further from float64 than eager is, beyond rounding, and the first
+    with NaN. What follows from the first of these is told without a remedy of its own."""
+    first = next((i for i, n in enumerate(r.numerics) if n.cause), len(r.numerics))
+    return [*_lost(r, first), *_divergence(r, first), *_not_a_number(r)]
+
+
+_KEEP = {  # how digits are kept: in which dtype, or by which formula
+    "overflow": "subtract the largest value before it, as torch.softmax does, or compute it in {0}",
+    "cancellation": "compute it in {0}, or by a formula without this difference: torch.var for a variance",
+}
+
+
+def _lost(r: Any, first: int) -> list[s.Finding]:
+    if first == len(r.numerics):
+        return []
+    n = r.numerics[first]
+    wide = "float32" if n.dtype in ("float16", "bfloat16") else "float64"
+    text = f"{_at(r, n)}`{n.node}` ({n.op}) loses what float64 keeps: {n.why}"
+    return [s.Finding("warning", text, _KEEP[n.cause].format(wide), "numerics", n.line)]
+
+
+def _at(r: Any, n: s.NumericError) -> str:
+    """`line 3: `, with the cell where it is another than the report's."""
+    if not n.line:
+        return ""
+    return f"line {n.line}: " if n.file in ("", r.source.file) else f"{n.file}:{n.line}: "
 
 
 def _not_a_number(r: Any) -> list[s.Finding]:
     n = next((n for n in r.numerics if n.nan), None)
     if n is None:
         return []
-    where = f"line {n.line}: " if n.line else ""
     eager = "" if n.verdict == "diverges" else ", as in eager"
-    text = f"{where}`{n.node}` ({n.op}) is the first value with NaN: {n.nan} of {n.count}{eager}"
+    text = f"{_at(r, n)}`{n.node}` ({n.op}) is the first value with NaN: {n.nan} of {n.count}{eager}"
     return [s.Finding("warning", text, "", "numerics", n.line)]
 
 
-def _divergence(r: Any) -> list[s.Finding]:
-    worst = next((n for n in r.numerics if n.verdict == "diverges"), None)
+def _divergence(r: Any, cause: int) -> list[s.Finding]:
+    i, worst = next(((i, n) for i, n in enumerate(r.numerics) if n.verdict == "diverges"), (0, None))
     if worst is None:
         return []
-    where = f"line {worst.line}: " if worst.line else ""
-    text = (
-        f"{where}`{worst.node}` ({worst.op}) is the first value that differs from eager's beyond rounding: {worst.why}"
-    )
-    return [s.Finding("warning", text, "compile with options={'emulate_precision': True}", "numerics", worst.line)]
+    what = f"{_at(r, worst)}`{worst.node}` ({worst.op})"
+    text = f"{what} is the first value that differs from eager's beyond rounding: {worst.why}"
+    action = "compile with options={'emulate_precision': True}" if i < cause else ""
+    return [s.Finding("warning" if action else "info", text, action, "numerics", worst.line)]
 
 
 _PING_PONG = 8  # switches between entries, and one in so many calls, from which on it is worth a word
@@ -306,10 +329,15 @@ def _broken(r: Any) -> list[s.Finding]:
     """Graph breaks; several that nobody has to change are one finding."""
     out = []
     told: dict[tuple[str, str], dict[str, int]] = {}  # reason and remedy -> where, and the first break there
-    harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
+    harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless and not _is_ours(b)))
+    bounded = False
+    same: set[tuple[str, str]] = set()  # one line may break in two ways (with gradients, without) for one remedy
     for i, b in enumerate(r.graph_breaks):
-        if not b.harmless or len(harmless) == 1:
+        if not b.harmless or len(harmless) == 1 and not _is_ours(b):
             alike = b.reason, b.remedy + (b.code if b.fix else "")
+            if b.remedy and (_where(r, b), b.remedy) in same and alike not in told:
+                continue
+            same.add((_where(r, b), b.remedy))
             told.setdefault(alike, {}).setdefault(_where(r, b), i)
     for places in told.values():
         i = next(iter(places.values()))
@@ -320,12 +348,20 @@ def _broken(r: Any) -> list[s.Finding]:
             text += (
                 f" Elsewhere it takes as long: a change wins the guards of what follows, {seconds(most)} of this run."
             )
+        elif action and not b.harmless and not bounded and (gain := most_without_breaks(r)) is not None:
+            bounded = True  # it is for all breaks together
+            text += f" Without the breaks the run is at most {max(gain, 1.01):.3g}\u00d7 as fast."
         out.append(s.Finding("info" if b.harmless else "warning", text, action, f"breaks/{i}", b.line, None))
     if len(harmless) > 1:
-        first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless)
+        first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless and not _is_ours(b))
         text = f"{_places(harmless)} ran as plain Python; the code around them is compiled, and no change is needed"
         out.append(s.Finding("info", text, "", f"breaks/{first}", r.graph_breaks[first].line, None))
     return out
+
+
+def _is_ours(b: s.Break) -> bool:
+    """In code of this package, which stands for a step of an optimizer: nobody's line."""
+    return b.file.startswith("tcompile/")
 
 
 def _guards_after(r: Any, b: s.Break) -> float:
@@ -368,8 +404,11 @@ def _compiled_again(r: Any) -> list[s.Finding]:
     for i, c in enumerate(r.recompiles):
         by_cause.setdefault((c.frame, subject(c)), []).append(i)
     out = []
+    named = {(c.frame, c.suggestion) for c in r.recompiles if NO_NAME not in c.source}
     for (_, what), which in by_cause.items():
         c = r.recompiles[which[-1]]
+        if NO_NAME in what and (c.frame, c.suggestion) in named:  # the same, seen after a break
+            continue
         times = f" {len(which)} times" if len(which) > 1 else ""
         text, action = _with_action(
             f"{_called(c.frame_name)} was compiled again{times} because {what} changed ({c.expected} → {c.got})",
@@ -483,8 +522,3 @@ def bound_words(r: Any) -> None:
 
 def _beginning(text: str) -> str:
     return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} … ({len(text)} characters)"
-
-
-def subject(r: s.Recompile) -> str:
-    """`x.shape[0]`: the thing that changed."""
-    return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind

@@ -24,7 +24,20 @@ __all__ = ["dump", "load", "pack", "unpack", "DEFAULT_LIMIT"]
 DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
 _UNPACK_LIMIT = 64 << 20  # bytes of all packed values of a report
-_SKIP = {"live", "stock", "result", "raised", "raised_words", "waited", "reran", "notes", "decided", "tried"}
+_SKIP = {
+    "live",
+    "stock",
+    "result",
+    "raised",
+    "raised_words",
+    "waited",
+    "reran",
+    "met_tensors",
+    "changed_itself",
+    "notes",
+    "decided",
+    "tried",
+}
 _SKIP |= {
     "reports",
     "why_nothing",

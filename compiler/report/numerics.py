@@ -53,7 +53,10 @@ def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: i
             unknown.add(n)
         if n in ours:
             random = _DRAWN if n in drawn else _FOLLOWS if n in unknown else ""
-            rows.append(_row(n, ours[n].detach(), eager[n].detach(), exact[n].detach(), random, number))
+            row = _row(n, ours[n].detach(), eager[n].detach(), exact[n].detach(), random, number)
+            if not random:
+                _blame(row, n, ours[n].detach(), exact)
+            rows.append(row)
     return rows
 
 
@@ -184,6 +187,43 @@ def _row(
         if row.verdict == "diverges":
             row.why = "further from float64 than twice eager's error"
     return row
+
+
+_LOSES = 1e3  # times as large as their difference: so much larger operands cost three digits
+
+
+def _blame(row: NumericError, n: torch.fx.Node, ours: torch.Tensor, exact: dict) -> None:
+    """Whether this operation loses what float64 keeps: values beyond the dtype's range, or a difference of values that
+    are nearly equal."""
+    if not ours.is_floating_point():
+        return
+    ref = exact[n].detach().double()
+    over = int((ours.isinf() & ref.isfinite()).sum())
+    if over and not any(_infinite(i, exact, row.dtype) for i in n.all_input_nodes):
+        most = float(ref[ours.isinf() & ref.isfinite()].abs().max())
+        row.cause, row.why = "overflow", f"{over} values are beyond {row.dtype}'s range, the largest {most:.1e}"
+    elif row.op in ("aten.sub.Tensor", "aten.add.Tensor") and (row.rms_vs_float64 or 0) > _LOSES * _eps(row.dtype):
+        sizes = [_rms(exact[i]) for i in n.all_input_nodes if isinstance(exact.get(i), torch.Tensor)]
+        lost = min(sizes) / _rms(ref) if len(sizes) == 2 and _rms(ref) else 0.0
+        if lost > _LOSES:
+            words = f"the operands are {lost:.0e} times as large as the result, which keeps few of their digits"
+            row.cause, row.why = "cancellation", words
+
+
+def _infinite(n: torch.fx.Node, exact: dict, dtype: str) -> bool:
+    """Whether an operand was too large for the dtype before."""
+    x = exact.get(n)
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not x.numel():
+        return False
+    return float(x.detach().abs().max()) > torch.finfo(getattr(torch, dtype)).max
+
+
+def _eps(dtype: str) -> float:
+    return torch.finfo(getattr(torch, dtype)).eps
+
+
+def _rms(x: torch.Tensor) -> float:
+    return float(x.detach().double().square().mean().sqrt()) if x.numel() else 0.0
 
 
 def _where(n: torch.fx.Node) -> tuple[str, int | None]:

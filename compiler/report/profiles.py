@@ -89,6 +89,17 @@ def profile_rows(
     for i, row in enumerate(rows):
         if row.parent >= 0:
             inside.setdefault(row.parent, []).append(i)
+    for i, s in enumerate(spans):
+        graph = facts.replayed(s) if not any(rows[k].kind == "graph" for k in inside.get(i, ())) else None
+        if graph is not None:  # the GPU is at work from the entry's launch on, until the call waits for it
+            siblings = inside[max(s.parent, 0)]
+            after = siblings[siblings.index(i) + 1 :]
+            end = rows[after[0]].begin if after else rows[max(s.parent, 0)].begin + rows[max(s.parent, 0)].seconds
+            begin = s.begin + s.seconds
+            if end - begin > least:
+                siblings.insert(siblings.index(i) + 1, len(rows))
+                words = f"{report.graphs[graph].name}, replayed as one launch"
+                rows.append(ProfileSpan("graph", words, s.parent, begin, end - begin, graph))
     keep = [r.kind != "memory" or r.seconds >= least for r in rows]
     out: list[ProfileSpan] = []
 
@@ -128,6 +139,13 @@ class _Facts:
         for i, k in enumerate(report.kernels):
             if k.graph is not None:
                 self.kernels[k.graph, k.name] = i
+
+    def replayed(self, s: Any) -> int | None:
+        """The graph of an entry on a GPU; where its plan does not show, its launches are replayed as one."""
+        number = self.entry_of.get(id(getattr(s.entry, "meta", None))) if s.kind == "entry" else None
+        graph = self.report.entries[number].graph if number is not None else None
+        kernels = self.report.graphs[graph].kernels if graph is not None else []
+        return graph if any(self.report.kernels[k].language in ("triton", "cuda") for k in kernels) else None
 
     def row(self, s: Any) -> ProfileSpan:
         row = ProfileSpan(s.kind, s.name, s.parent, s.begin, s.seconds)
@@ -190,7 +208,9 @@ class _Facts:
         return self.nodes[graph]
 
 
-def tell_break_costs(spans: Sequence[Any], report: Any, entry_of: Mapping[int, int]) -> None:
+def tell_break_costs(
+    spans: Sequence[Any], report: Any, entry_of: Mapping[int, int], plain: float | None = None
+) -> None:
     """Give the report's breaks what each costs in a traced call: the time from the end of the graph before it, or from
     the begin of its entry, to the begin of the graph after it. What other compiled functions take in between is
     theirs. Where text is made of a tensor it's counted from the end of that: elsewhere the text takes as long."""
@@ -213,7 +233,8 @@ def tell_break_costs(spans: Sequence[Any], report: Any, entry_of: Mapping[int, i
         others = sum(spans[k].seconds for k in called if spans[k].begin >= begin)
         costs.setdefault(breaks[-1], []).append(max(0.0, end - begin - others))
     for b, took in costs.items():
-        report.graph_breaks[b].seconds = median(took)
+        # the clock, which makes each step longer, is not the break's
+        report.graph_breaks[b].seconds = median(took) * min(1.0, (plain or spans[0].seconds) / spans[0].seconds)
         report.graph_breaks[b].share = min(1.0, sum(took) / spans[0].seconds)
 
 

@@ -88,6 +88,10 @@ class CompileReport:
         default_factory=dict, compare=False, repr=False
     )  # options that were tried -> settings and the ratio that they measured
     raised_words: str = field(default="", compare=False, repr=False)  # its message
+    changed_itself: str = field(
+        default="", compare=False, repr=False
+    )  # what the run of a cell changed of what its entries rely on
+    met_tensors: bool = field(default=False, compare=False, repr=False)  # capture gave up a frame with tensors in it
     notes: list[s.Finding] = field(
         default_factory=list, compare=False, repr=False
     )  # findings of whoever ran the code: they come first
@@ -165,8 +169,7 @@ class CompileReport:
     def _view(self, name: str) -> Any:
         if _views is None:
             raise RuntimeError(
-                f"{name}: views are drawn by the notebook package; `import tcompile` before the compiler to have it at"
-                " hand"
+                f"{name}: views are drawn by the notebook package: load the report by `tcompile.CompileReport`"
             )
         return _views(self, name)
 

@@ -450,6 +450,7 @@ class NumericError:
     nan: int = 0  # of this compiler's values
     inf: int = 0
     count: int = 0  # of values
+    cause: str = ""  # "overflow" | "cancellation": where digits are lost, by this operation itself
 
 
 @dataclass

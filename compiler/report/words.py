@@ -163,6 +163,8 @@ def failure_words(f: GuardFailure) -> tuple[str, str]:
     """Expected and got of a failed guard: the bare values where one value differs (`8`, `16`), sentences otherwise."""
     g = f.guard
     expected = _part(g, f.detail)
+    if expected is not None and f.got_text.endswith(f" is {f.got}"):  # words already: `a Tensor`
+        return expected, str(f.got)
     if expected is not None and isinstance(f.got, (int, float, str, torch.dtype, torch.device)):
         return expected, f.got if isinstance(f.got, str) and g.kind == "TENSOR" else short(f.got)
     if g.kind == "PREDICATE" and f.got:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..base.fx_modules import call_node
 from ..graph.decompose.table import Builder, short_name
 from ..graph.meta.core import TensorMeta
 from ..symbolic.expr import Expr
@@ -22,7 +23,7 @@ SAME_ELEMENTS = frozenset(
 
 def call_like(graph: torch.fx.Graph, like: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
     """A call of `op` with its metadata by rule; lines and module of `like`."""
-    n = graph.create_node("call_function", op, args, kwargs, name=short_name(op))
+    n = call_node(graph, "call_function", op, args, kwargs, short_name(op))
     n.meta = {**like.meta, "val": Builder.meta(op, args, kwargs)}
     return n
 

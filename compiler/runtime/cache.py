@@ -3,13 +3,14 @@
     <root>/v1/<first two digits>/<key>.so      the library
     <root>/v1/<first two digits>/<key>.sum     its sha256, checked before it is loaded
     <root>/v1/<first two digits>/<key>.cpp     the source, for people
+    <root>/v1/graphs/<key>                     what was generated for a whole graph (kept_graphs.py), with its sha256
     <root>/v1/notes/<name>                     small texts: compiler versions, tuning results
 
 The key is the sha256 of source, flags, compiler version, processor features and the version of tcompile. Files are
-written beside their place and renamed into it, so that several processes can share a folder; there are no pickles, and
-a file whose checksum does not match is removed and built again. Code is loaded from here, so the folder is its owner's
-alone. Where it can't be written, or others can write it, a temporary one serves, and an event says so; one that can be
-read alone (a container's) is looked into as well.
+written beside their place and renamed into it, so that several processes can share a folder. A file whose checksum
+does not match is removed and built again. Code is loaded from here, so the folder is its owner's alone. Where it can't
+be written, or others can write it, a temporary one serves, and an event says so; one that can be read alone (a
+container's) is looked into as well.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
     "why_unusable",
     "content_key",
     "key_parts",
+    "used_graphs",
     "used_kernels",
     "used_notes",
     "inspect",
@@ -49,12 +51,14 @@ _EVICT_EVERY = 512  # stores between two looks at the size of the folder
 _SHARDS = "[0-9a-f][0-9a-f]"
 _MOST_NOTES = 10_000  # of some hundred bytes each
 _LARGEST = 1 << 28  # bytes of one file
+_DIGEST = 32  # bytes of a sha256
 _ABANDONED = 86400.0  # seconds after which what a compiler was writing belongs to a process that was killed
 
 
 # What this process took from the disk cache or put there, for `save_cache`: a kernel's key -> its library, and names.
 used_kernels: dict[str, Path] = {}
 used_notes: set[str] = set()
+used_graphs: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -172,10 +176,13 @@ class KernelCache:
         self._place(library, path)
         self._write(self._path(key, ".sum"), hashlib.sha256(code).hexdigest())
         used_kernels[key] = path
+        self._stored()
+        return path
+
+    def _stored(self) -> None:
         self._stores += 1
         if self._stores % _EVICT_EVERY == 1:
             self.evict()
-        return path
 
     def _place(self, library: Path, path: Path) -> None:
         partial = path.with_name(f"{path.name}.{os.getpid()}.{id(path):x}.tmp")
@@ -186,9 +193,9 @@ class KernelCache:
         os.replace(partial, path)
         partial.unlink(missing_ok=True)  # (two names of one file are left as they are)
 
-    def _write(self, path: Path, text: str) -> None:
-        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(text):x}.tmp")
-        partial.write_text(text, encoding="utf-8")
+    def _write(self, path: Path, content: str | bytes) -> None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(content):x}.tmp")
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode())
         os.replace(partial, path)
 
     def _remove(self, key: str) -> None:
@@ -202,6 +209,39 @@ class KernelCache:
         """A new folder for compilers to write into, on the same file system."""
         _make(self.folder)
         return Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
+
+    # ---- graphs
+    def _graph(self, key: str) -> Path:
+        return self.folder / "graphs" / key
+
+    def get_graph(self, key: str) -> bytes | None:
+        """What is kept of a graph, if it is there and whole."""
+        path = self._graph(key)
+        try:
+            data = _read(path)
+        except OSError:
+            return self.behind.get_graph(key) if self.behind is not None else None
+        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+            events.emit("cache", key=key, hit=False, reason="checksum does not match", what="graph")
+            with contextlib.suppress(OSError):  # (in a folder that can be read alone it stays: it is not used)
+                path.unlink(missing_ok=True)
+            return None
+        used_graphs.add(key)
+        with contextlib.suppress(OSError):  # (a folder that is read-only by now still serves)
+            os.utime(path)
+        return data[_DIGEST:]
+
+    def put_graph(self, key: str, data: bytes) -> None:
+        path = self._graph(key)
+        try:
+            _make(self.folder)
+            path.parent.mkdir(exist_ok=True)
+            self._write(path, hashlib.sha256(data).digest() + data)
+        except OSError as e:
+            events.emit("cache", key=key, hit=False, reason=f"not kept: {e}", what="graph")
+            return
+        used_graphs.add(key)
+        self._stored()
 
     # ---- notes
     def get_note(self, name: str) -> str | None:
@@ -239,19 +279,30 @@ class KernelCache:
                 continue
             yield CacheEntry(path.stem, path, s.st_size + source, s.st_mtime)
 
+    def graphs(self) -> Iterator[CacheEntry]:
+        for path in self.folder.glob("graphs/*"):
+            with contextlib.suppress(OSError):  # (another process removed it)
+                s = path.stat()
+                if path.suffix != ".tmp":
+                    yield CacheEntry(path.name, path, s.st_size, s.st_mtime)
+
     def evict(self) -> int:
         """Drop what was used longest ago until the folder is within its limit, and what killed processes left; returns
         the number of kernels dropped."""
         self._sweep()
-        found = sorted(self.entries(), key=lambda e: e.used)
+        found = sorted((*self.entries(), *self.graphs()), key=lambda e: e.used)
         total = sum(e.bytes for e in found)
         dropped = 0
         for e in found:
             if total <= self.limit:
                 break
-            self._remove(e.key)
             total -= e.bytes
-            dropped += 1
+            if e.path.suffix == ".so":
+                self._remove(e.key)
+                dropped += 1
+            else:
+                with contextlib.suppress(OSError):  # (another process removed it, or the folder can be read alone)
+                    e.path.unlink()
         if dropped:
             events.emit("cache", key="", hit=False, reason=f"size limit: dropped {dropped} kernels", what="evict")
         return dropped
@@ -276,11 +327,11 @@ class KernelCache:
                 continue
 
     def clear(self) -> int:
-        """Remove every kernel and note; returns how many kernels there were. Files of other kinds stay: the folder may
-        have been chosen badly. So does what other processes are compiling at this moment."""
+        """Remove every kernel, graph and note; returns how many kernels there were. Files of other kinds stay: the
+        folder may have been chosen badly. So does what other processes are compiling at this moment."""
         n = sum(1 for _ in self.entries())
         self._sweep()
-        for folder in (*self.folder.glob(_SHARDS), self.folder / "notes"):
+        for folder in (*self.folder.glob(_SHARDS), self.folder / "notes", self.folder / "graphs"):
             shutil.rmtree(folder, ignore_errors=True)
         return n
 
@@ -389,12 +440,12 @@ def inspect(opts: Any) -> dict[str, Any]:
         "folder": str(cache.root),
         "temporary": cache.temporary,
         "kernels": len(found),
-        "bytes": sum(e.bytes for e in found),
+        "bytes": sum(e.bytes for e in (*found, *cache.graphs())),
         "limit_bytes": cache.limit,
         "newest": [(e.key, e.bytes, e.used) for e in found[:20]],
     }
 
 
 def clear(opts: Any) -> int:
-    """Remove every kernel and note; returns how many kernels there were. Libraries in use stay loaded."""
+    """Remove every kernel, graph and note; returns how many kernels there were. Libraries in use stay loaded."""
     return open_cache(opts).clear()

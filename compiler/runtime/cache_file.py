@@ -1,6 +1,6 @@
 """Compiled kernels as one file, so that a fleet of machines of a kind, or a class of students, starts warm.
 
-    save(path, opts)     what this process compiled or used, with tuning results
+    save(path, opts)     what this process compiled or used, with tuning results and what was generated for whole graphs
     load(path, opts)     put it into the disk cache
 
 The file is a zip archive: `manifest.json` says what made it and names each member with its SHA-256, and the archive's
@@ -29,14 +29,14 @@ from typing import Any
 import torch
 
 from ..errors import CacheFileError
-from .cache import KernelCache, key_parts, open_cache, used_kernels, used_notes
+from .cache import KernelCache, key_parts, open_cache, used_graphs, used_kernels, used_notes
 
 __all__ = ["load", "save"]
 
 KIND, FORMAT = "tcompile.cache", 1
 MOST_BYTES = 4 << 30  # of all members, unpacked
 _MANIFEST = "manifest.json"
-_MEMBER = re.compile(r"kernels/[0-9a-f]{40}\.(so|cpp)|notes/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_MEMBER = re.compile(r"kernels/[0-9a-f]{40}\.(so|cpp)|graphs/[0-9a-f]{40}|notes/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _HERE = "compiler-"  # notes about the files of this machine's compiler
 _WORDS = {
     "tcompile": "tcompile",
@@ -67,6 +67,9 @@ def save(path: str | os.PathLike, opts: Any) -> int:
         text = None if name.startswith(_HERE) else cache.get_note(name)
         if text is not None and _MEMBER.fullmatch(f"notes/{name}"):
             members[f"notes/{name}"] = text.encode()
+    for key in sorted(used_graphs):
+        if (graph := cache.get_graph(key)) is not None:
+            members[f"graphs/{key}"] = graph
     manifest = json.dumps(
         {
             "kind": KIND,
@@ -114,16 +117,18 @@ def load(path: str | os.PathLike, opts: Any, trusted: bool) -> int:
             cache.put(key, library, members[f"kernels/{key}.cpp"].decode())
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    _keep_notes(cache, members)
+    _keep_more(cache, members)
     return len(new)
 
 
-def _keep_notes(cache: KernelCache, members: dict[str, bytes]) -> None:
-    """Those that are not there: what was measured on this machine is not exchanged."""
+def _keep_more(cache: KernelCache, members: dict[str, bytes]) -> None:
+    """Notes and graphs that are not there: what was measured on this machine is not exchanged."""
     for name, data in members.items():
-        folder, _, note = name.partition("/")
-        if folder == "notes" and cache.get_note(note) is None:
-            cache.put_note(note, data.decode())
+        folder, _, key = name.partition("/")
+        if folder == "notes" and cache.get_note(key) is None:
+            cache.put_note(key, data.decode())
+        elif folder == "graphs" and cache.get_graph(key) is None:
+            cache.put_graph(key, data)
 
 
 def _checked(path: str | os.PathLike) -> dict[str, bytes]:
@@ -196,7 +201,7 @@ def _members(z: zipfile.ZipFile, declared: dict[str, Any], shown: str) -> dict[s
         data = members[name] = z.read(name)
         if hashlib.sha256(data).hexdigest() != declared[name]:
             raise CacheFileError(f"{shown} is damaged: the checksum of {name} does not match. None of it was loaded")
-        if not name.endswith(".so"):
+        if name.startswith("notes/") or name.endswith(".cpp"):
             data.decode()
     lone = next((n for n in names if n.endswith(".so") and n[:-3] + ".cpp" not in members), None)
     if lone is not None:

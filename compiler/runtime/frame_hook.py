@@ -55,10 +55,12 @@ def default_skip_prefixes() -> tuple[str, ...]:
         prefixes += [folder + os.sep for folder in triton.submodule_search_locations or ()]
     # site-packages lies inside the standard library's folder: name that folder's own modules and packages instead
     for folder in standard:
+        there = set(os.listdir(folder))
         for name in sorted(sys.stdlib_module_names):
-            for path in (os.path.join(folder, name + ".py"), os.path.join(folder, name) + os.sep):
-                if os.path.exists(path):
-                    prefixes.append(path)
+            if name + ".py" in there:
+                prefixes.append(os.path.join(folder, name + ".py"))
+            if name in there:
+                prefixes.append(os.path.join(folder, name) + os.sep)
     return (
         *prefixes,
         compiler + os.sep,

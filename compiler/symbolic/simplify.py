@@ -29,16 +29,18 @@ class _Known(dict):
         self.nonneg: dict[Expr, bool] = {}
 
 
-_MOST_KNOWN = 20_000  # expressions that are kept
-_last = _Known({})
+_MOST_KNOWN, _MOST_RANGES = 4_000, 256  # expressions that are kept for one set of ranges, and such sets
+_all_known: dict[frozenset, _Known] = {}  # by ranges: those of equal layers come again and again
 
 
 def _known(ranges: Ranges) -> _Known:
-    global _last
-    last = _last
-    if last != ranges or len(last.simple) + len(last.bounds) > _MOST_KNOWN:
-        last = _last = _Known(ranges)
-    return last
+    key = frozenset(ranges.items())
+    known = _all_known.get(key)
+    if known is None or len(known.simple) + len(known.bounds) > _MOST_KNOWN:
+        if len(_all_known) >= _MOST_RANGES:
+            _all_known.clear()
+        known = _all_known[key] = _Known(ranges)
+    return known
 
 
 def _range(name: str, ranges: Ranges) -> tuple:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Union
-from weakref import WeakValueDictionary
+from weakref import ref
 
 
 __all__ = [
@@ -41,7 +41,16 @@ IntLike = Union[int, "Expr"]
 Mono = tuple  # atoms in order of their text; () is the constant term
 Poly = dict  # Mono -> int, without zeros
 
-_table: WeakValueDictionary[tuple, "Expr"] = WeakValueDictionary()
+
+class _Entry(ref):
+    """A node in the table, which leaves it when the node dies. (A WeakValueDictionary is Python code: each look at one
+    costs several times what this does.)"""
+
+    __slots__ = ("key",)
+    key: tuple
+
+
+_table: dict[tuple, _Entry] = {}
 
 BOOL_OPS = frozenset(("bool", "eq", "ne", "le", "and", "or"))
 ATOM_OPS = frozenset(("sym", "floordiv", "mod", "lshift", "bitand", "min", "max", "ite"))
@@ -50,7 +59,7 @@ ATOM_OPS = frozenset(("sym", "floordiv", "mod", "lshift", "bitand", "min", "max"
 class Expr:
     """One node; make it with the functions of this module and with operators, never directly."""
 
-    __slots__ = ("op", "_args", "_poly", "_text", "_names", "__weakref__")
+    __slots__ = ("op", "_args", "_poly", "_text", "_names", "_affine", "__weakref__")
 
     # `//`, `%`, what follows and pickling are made of terms; expr.py puts them here.
     if TYPE_CHECKING:
@@ -135,6 +144,15 @@ class Expr:
                 n = frozenset().union(*(arg.symbol_names() for arg in self.args))
             self._names = n
         return n
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether it is a polynomial of symbols: no division, no minimum."""
+        known = self._affine
+        if known is None:
+            of_symbols = self.op in ("add", "mul") and all(a.op == "sym" for m in self._poly for a in m)
+            known = self._affine = self.op in ("sym", "int") or of_symbols
+        return known
 
     # ---- arithmetic
     def __add__(self, o: Any) -> "Expr":
@@ -229,12 +247,27 @@ class Expr:
 
 def make(op: str, args: tuple, poly: Poly | None = None) -> Expr:
     k = (op, *args)
-    e = _table.get(k)
-    if e is None:
-        e = object.__new__(Expr)
-        e.op, e._args, e._poly, e._text, e._names = op, args, poly, None, None
-        e = _table.setdefault(k, e)
+    entry = _table.get(k)
+    e = None if entry is None else entry()
+    return _new(k, op, args, poly) if e is None else e
+
+
+def _new(key: tuple, op: str, args: tuple | None, poly: Poly | None) -> Expr:
+    e = object.__new__(Expr)
+    e.op, e._args, e._poly, e._text, e._names, e._affine = op, args, poly, None, None, None
+    mine = _Entry(e, _leave)
+    mine.key = key
+    while (entry := _table.setdefault(key, mine)) is not mine:
+        found = entry()
+        if found is not None:  # another thread's
+            return found
+        _leave(entry)
     return e
+
+
+def _leave(entry: _Entry, table: dict[tuple, _Entry] = _table) -> None:  # (nodes die after the module, too)
+    if table.get(entry.key) is entry:
+        del table[entry.key]
 
 
 def from_poly(p: Poly) -> Expr:
@@ -248,12 +281,9 @@ def from_poly(p: Poly) -> Expr:
         if c == 1 and len(m) == 1:
             return m[0]
     k = ("poly", frozenset(p.items()))
-    e = _table.get(k)
-    if e is None:
-        e = object.__new__(Expr)
-        e.op, e._args, e._poly, e._text, e._names = ("mul" if n == 1 else "add"), None, p, None, None
-        e = _table.setdefault(k, e)
-    return e
+    entry = _table.get(k)
+    e = None if entry is None else entry()
+    return _new(k, "mul" if n == 1 else "add", None, p) if e is None else e
 
 
 def atom_key(a: Expr) -> str:
@@ -312,7 +342,8 @@ def integer(n: int) -> Expr:
 
 def symbol(name: str) -> Expr:
     """The symbol of that name; its text is the name, which must be an identifier in Python and in C++."""
-    e = _table.get(("sym", name))
+    entry = _table.get(("sym", name))
+    e = None if entry is None else entry()
     if e is None:
         e = make("sym", (name,))
         e._text = name

@@ -33,16 +33,20 @@ def rewrite(expr: Expr, m: Mapping[str, Expr]) -> Expr:
             for mono, value in x._poly.items():
                 if len(mono) == 1 and mono[0].op == "sym":
                     to = m.get(mono[0]._args[0])
-                    p = {mono: value} if to is None else {k: v * value for k, v in to._p().items()}
-                elif not all(a.symbol_names().isdisjoint(m) for a in mono):
+                    if to is None:
+                        out[mono] = out.get(mono, 0) + value
+                    else:
+                        for key, v in to._p().items():
+                            out[key] = out.get(key, 0) + v * value
+                    continue
+                p: Poly = {mono: value}
+                if not all(a.symbol_names().isdisjoint(m) for a in mono):
                     p = {(): value}
                     for a in mono:
                         p = poly_mul(p, go(a)._p())
-                else:
-                    p = {mono: value}
                 for key, v in p.items():
                     out[key] = out.get(key, 0) + v
-            r = from_poly({k: v for k, v in out.items() if v})
+            r = from_poly({name: item for name, item in out.items() if item})
         else:
             r = BUILDERS[x.op](*(go(arg) for arg in x.args))
         cache[x] = r

@@ -237,6 +237,9 @@ export function engineName(engine: string): string {
 /** The name beside an engine's figure: `backend=inductor` where tcompile captured and another's backend compiled. */
 /** What changed: `x.shape[0]`, `n`, or a relation of sizes. */
 export function changed(r: { source: string; detail: string; kind: string }): string {
+  if (r.source.includes(' ') && r.detail && !r.source.endsWith(r.detail)) {
+    return t('{0} of {1}', r.detail, r.source);
+  }
   return r.source && r.detail && !r.source.endsWith(r.detail)
     ? `${r.source}.${r.detail}`.replace('.[', '[')
     : r.source || r.detail || r.kind;

@@ -487,7 +487,7 @@ export interface Decision {
 export interface Answer {
   text: string;
   gain: number | null;
-  how: 'measured' | 'at most' | '' | string;
+  how: 'measured' | 'at most' | 'about' | '' | string;
   lo: number | null;
   hi: number | null;
   share: number | null;

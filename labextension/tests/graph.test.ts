@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { Box, layout } from '../src/graph/layout';
+import { placeNodes } from '../src/graph/parts';
 import { removedNodes } from '../src/graph/passes';
 import { buildTree, initiallyOpen, size, Tree } from '../src/graph/tree';
 import { GraphNode, GraphPass } from '../src/schema';
@@ -165,4 +166,27 @@ test('what passes take away stands beside what it reads, until the pass that tak
     ['net']
   ); // in one piece
   assert.deepEqual(tree.order, [0, 3, 1, 4, 5, 2]);
+});
+
+test('a part is one group where the order allows it', () => {
+  const nodes = [
+    node(0, 'input', [], ''),
+    node(1, 'aten.mm.default', [0], 'net'),
+    node(2, 'aten.mm.default', [1], 'backward.net'),
+    node(3, 'aten.norm', [2], 'gradients'),
+    node(4, 'aten.full', [], ''), // a constant between them is the program's own
+    node(5, 'aten.mul', [3, 4], 'gradients'),
+    node(6, 'aten.mm.default', [1], 'backward.net'),
+    node(7, 'aten.mul', [5, 6], 'gradients'),
+    node(8, 'aten.add', [7], 'optimizer'),
+    node(9, 'output', [8], '')
+  ];
+  const runs = () => {
+    const { order, paths } = placeNodes(nodes);
+    const parts = order.map(i => paths[i][0]).filter(Boolean);
+    return parts.filter((p, i) => p !== parts[i - 1]);
+  };
+  assert.deepEqual(runs(), ['forward', 'backward', 'gradients', 'optimizer']);
+  nodes[6].inputs = [5]; // backward goes on after what was done with the first gradients: two groups, as it is
+  assert.deepEqual(runs(), ['forward', 'backward', 'gradients', 'backward', 'gradients', 'optimizer']);
 });

@@ -262,6 +262,18 @@ def beside_products(x):
     return sum(parts) + t
 
 
+def many_small(x):
+    parts = [(x[:, i % 6] * (i + 1)).sin() for i in range(16)]
+    for i, part in enumerate(parts):
+        if i % 3 == 2:
+            dist.broadcast(part, i % 2)
+        else:
+            dist.all_reduce(part, op=dist.ReduceOp.SUM if i % 2 else dist.ReduceOp.MAX)
+        if i == 7:
+            parts[8] = parts[8] + part
+    return torch.stack(parts).cumsum(0)
+
+
 def one_call(f: Callable, x: torch.Tensor, grad: bool) -> list[torch.Tensor]:
     x = x.clone().requires_grad_(grad)
     out = f(x)
@@ -422,6 +434,7 @@ ONE_GRAPH = (
             without_history,
             equal_and_unread,
             beside_products,
+            many_small,
         ),
     ),
     sharded_adamw,

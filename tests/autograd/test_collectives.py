@@ -39,6 +39,12 @@ def test_products_run_beside_them(rows: dict[str, dict]) -> None:
     assert sum("wait_tensor" in c for c in calls[last:]) == 4
 
 
+def test_small_ones_keep_their_order(rows: dict[str, dict]) -> None:
+    """They are not put together: a process whose graph differs would wait for another one (docs/internals.md)."""
+    calls = [c for c in rows["many_small"]["calls"] if "c10d" in c and "wait" not in c]
+    assert ["broadcast" in c for c in calls] == [i % 3 == 2 for i in range(16)]
+
+
 def test_what_no_graph_has_is_named(rows: dict[str, dict]) -> None:
     breaks = rows["with_words"]["breaks"]
     for name in ("dist.barrier()", "dist.all_gather_object()", "dist.reduce()", "get_future()"):

@@ -15,6 +15,8 @@ from torch.autograd.graph import (
 )
 from torch.utils.checkpoint import checkpoint
 
+import tcompile
+
 from .harness import Programs, check, leaf, mlp, randn
 
 program = Programs()
@@ -31,8 +33,7 @@ def post_accumulate_hooks_outside(compiled):
     f = compiled(lambda x: model(x).square().mean())
     for _ in range(3):
         f(randn(5, 4)).backward()
-    # (a graph's gradients come at once: the order of hooks among its parameters is the engine's, as under stock)
-    return [torch.stack([g for n, g in log if n == name]) for name, _ in model.named_parameters()]
+    return log
 
 
 @program.breaks
@@ -393,6 +394,157 @@ def accumulation_over_steps(compiled):
     return [p.grad for p in model.parameters()]
 
 
+# -- the parts of a function that breaks, and the hooks between them
+@program.breaks
+def hooks_of_accumulation_in_eager_s_order(compiled):
+    model, log = mlp(), []
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(lambda p, name=name: log.append(name))
+        p.register_hook(lambda g, name=name: log.append(name + " comes"))
+    f = compiled(lambda x: model(x).square().mean())
+    for n in (5, 5, 7):
+        f(leaf(n, 4)).backward()
+    return log
+
+
+@program.breaks
+def a_hook_of_what_no_result_depends_on(compiled):
+    """It is not called: neither without a gradient."""
+    a, b, log = leaf(4), leaf(4), []
+    a.register_hook(lambda g: log.append(g * 2))
+    b.register_hook(lambda g: log.append(g * 3))
+    hooked = nn.Parameter(torch.randn(4))
+    hooked.register_hook(lambda g: log.append(g * 4))
+
+    def f():
+        unused = (a.exp() + hooked).detach()
+        return b.sin() * unused
+
+    compiled(f)().sum().backward()
+    return log, a.grad, b.grad, hooked.grad
+
+
+@program.breaks
+def gradients_behind_a_break(compiled):
+    w, v, log = leaf(4, 4), leaf(4, 4), []
+
+    def f(x, how):
+        h = (x @ w).tanh()
+        h.register_hook(lambda g: log.append(g))
+        y = (h @ v).sum()
+        if how == "grad":
+            return torch.autograd.grad(y, (w, v), allow_unused=True)
+        y.backward(inputs=[w, v])
+        return None
+
+    f = compiled(f)
+    out = [f(randn(3, 4), how) for how in ("grad", "backward", "grad")]
+    return out, log, w.grad, v.grad
+
+
+@program.breaks
+def hooks_on_nodes_inside(compiled):
+    w, v, log = leaf(4, 4), leaf(4, 4), []
+
+    def f(x):
+        h = x @ w
+        k = h.tanh()
+        h.grad_fn.register_prehook(lambda grads: tuple(2 * g for g in grads))
+        k.grad_fn.register_hook(lambda inputs, outputs: log.append((inputs[0], outputs[0])))
+        return (k @ v).sum() + h.sum()
+
+    f = compiled(f)
+    for _ in range(2):
+        f(randn(3, 4)).backward()
+    return log, w.grad, v.grad
+
+
+@program.breaks
+def a_hook_on_what_others_were_computed_from(compiled):
+    """It is told the gradients that come by all of them, at once."""
+    w, log = leaf(4, 4), []
+
+    def f(x):
+        h = x @ w
+        k = h.sin()
+        h.register_hook(lambda g: (log.append(g), g * 2)[1])
+        u = k * h
+        k.retain_grad()
+        return (u * k).sum() + h.sum()
+
+    f = compiled(f)
+    for _ in range(2):
+        f(randn(3, 4)).backward()
+    return log, w.grad
+
+
+@program.breaks
+def hooks_in_the_order_in_which_they_were_put(compiled):
+    w, log = leaf(4, 4), []
+
+    def f(x):
+        h = x @ w
+        h.register_hook(lambda g: g.clamp(-0.5, 0.5))
+        h.register_hook(lambda g: (log.append(g), g * 2)[1])
+        y = h.square().sum()
+        y.register_hook(lambda g: g.clamp(max=0.25))
+        return y
+
+    f = compiled(f)
+    for _ in range(2):
+        y = f(randn(3, 4))
+        y.register_hook(lambda g: g * 2)
+        y.backward()
+    return log, w.grad
+
+
+@program.breaks
+def double_backward_over_parts_with_sizes_that_vary(compiled):
+    """What lies between the parts is nobody's, and is there all the same."""
+    w, v, log = leaf(4, 4), leaf(4, 4), []
+
+    def f(x):
+        h = (x @ w).tanh()
+        h.retain_grad()
+        return (h @ v).square().mean() + h.sum()
+
+    f, out = compiled(f), []
+    for n in (3, 3, 5, 6):
+        y = f(randn(n, 4))
+        (g,) = torch.autograd.grad(y, v, create_graph=True)
+        g.square().sum().backward()
+        out.append(g)
+    return out, w.grad, v.grad
+
+
 @pytest.mark.parametrize("run, whole", program.params)
 def test_like_eager(run, whole):
     check(run, whole)
+
+
+def test_double_backward_where_a_hook_would_be_told_parts_is_refused():
+    """The hook is not linear: what it makes of two parts of a gradient is not what it makes of their sum."""
+
+    def of_a_result(w):
+        h = tcompile.compile(lambda w: w.tanh())(w)
+        h.register_hook(lambda g: g.clamp(-0.5, 0.5))
+        return h.square().sum()
+
+    def inside(w):
+        def f(w):
+            h = w.sin()
+            h.register_hook(lambda g: g.clamp(-0.5, 0.5))
+            return h.square().sum()
+
+        return tcompile.compile(f)(w)
+
+    for f in (of_a_result, inside):
+        w = leaf(4)
+        y = f(w)
+        with pytest.raises(RuntimeError, match="told two parts"):
+            (g,) = torch.autograd.grad(y, w, create_graph=True)
+            (g.square().sum() + y).backward()
+    y = inside(w)
+    (g,) = torch.autograd.grad(y, w, create_graph=True)
+    g.square().sum().backward(retain_graph=True)  # (the hook is told all that there is in each of the passes)
+    y.backward()

@@ -89,7 +89,7 @@ def test_steps_are_eagers(library, kind, keywords, with_closure):
         steps.clear()
 
         def note(e):
-            if e.kind == "capture_begin" and e.frame == "_step":
+            if e.kind == "capture_begin" and e.frame == "Optimizer.step":
                 steps.append(e.frame)
 
         with events.listen(note):
@@ -109,7 +109,7 @@ def test_hooks_and_few_steps_and_other_optimizers_run_as_they_are(library):
     opts = Options.make(None, "eager", False, None, None)
 
     def note(e):
-        if e.kind == "entry" and e.frame == "_step":
+        if e.kind == "entry" and e.frame == "Optimizer.step":
             captured.append(e.frame)
 
     def run(opt, model, steps, with_closure=False):

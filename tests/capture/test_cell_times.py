@@ -187,6 +187,14 @@ SET_UP = {
     "a closure": "def outer():\n    def run(): return net(x)\n    return run\nrun = outer()",
     "an optimizer": "o = torch.optim.SGD(net.parameters(), lr=0.1)\nprint('ready')",
     "an object": "fitter.keep()",
+    "to a GPU": "def make(): return torch.nn.Linear(2, 2).eval().cuda()\nnet = make()\nx = torch.randn(2).cuda()",
+    "a precision": "net = torch.nn.Linear(2, 2).half().to('cpu')\nnet.float()",
+    "how many parameters": "print(f'{sum(p.numel() for p in net.parameters() if p.requires_grad) / 1e6:.1f}M')",
+    "numbers": "B, T = 4, 8\nn = B * T\nn += 1\nx = torch.randn(n * 2, len('ab') * B)",
+    "layers in a list": "layers = []\nfor i in range(2):\n    layers += [torch.nn.Linear(2, 2)]\nnet = "
+    "torch.nn.Sequential(*layers)",
+    "seeds": "import random, numpy as np\nrandom.seed(0)\nnp.random.seed(0)\nx = np.random.default_rng(0).normal(size=3)",
+    "a state": "net.load_state_dict(net.state_dict())\nnet.apply(print)\nnet = torch.compile(net)",
 }
 WORK = {
     "an operator": "y = x + 1",
@@ -199,6 +207,13 @@ WORK = {
     "a class of the cell": "class A:\n    def train(self): return x + 1\na = A()\na.train()",
     "in a loop": "for i in range(3):\n    x = x @ x",
     "backward": "loss.backward()",
+    "a cast and more": "y = x.float() * 2",
+    "a sum of tensors": "y = sum(p for p in x)",
+    "a name that is bound anew": "n = 2\nn = torch.randn(3)\ny = n * 2",
+    "names at once": "a, b = 2, x @ x",
+    "a list of work": "ys = []\nys += [x @ x]",
+    "in place": "x += 1",
+    "a bound method": "step = fitter.train\nfitter.step()\nstep()",
     "recursion": "def f(n): return f(n)\nf(1)",
 }
 

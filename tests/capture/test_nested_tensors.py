@@ -558,3 +558,51 @@ def test_hooks_of_a_nested_tensor_are_called_where_its_gradient_is_asked_for():
     x.register_hook(lambda g: heard.append(1))
     same(compiled(x), f(x))
     assert len(heard) == 2
+
+
+def step_of_a_leaf(x, w):
+    loss = F.linear(x, w).tanh().values().square().sum()
+    loss.backward()
+    return loss.detach()
+
+
+def test_backward_inside_gives_nested_leaves_gradients():
+    compiled, leaves = tcompile.compile(step_of_a_leaf, fullgraph=True), {}
+    w = torch.randn(6, 8).requires_grad_()
+    for lengths in (*BATCHES, BATCHES[0]):
+        for f in (compiled, step_of_a_leaf):
+            torch.manual_seed(0)
+            x, w.grad = jagged(lengths).detach().requires_grad_(), None
+            loss, g = f(x, w), x.grad
+            assert type(g) is type(x) and g.shape == x.shape and not g.requires_grad and g.is_leaf
+            leaves[f] = [loss, g.values(), g.offsets(), (g + x).values(), w.grad]
+        same(leaves[compiled], leaves[step_of_a_leaf])
+
+
+def test_backward_inside_where_a_nested_leaf_has_a_gradient_or_a_hook():
+    w, compiled = torch.randn(6, 8), tcompile.compile(step_of_a_leaf)
+    for f in (compiled, step_of_a_leaf):
+        x = jagged([3, 1]).detach().requires_grad_()
+        f(x, w)
+        with pytest.raises(RuntimeError, match="stride"):  # (torch has no sum of nested gradients there)
+            f(x, w)
+    heard = []
+    x = jagged([3, 1]).detach().requires_grad_()
+    x.register_hook(lambda g: heard.append(type(g)))
+    compiled(x, w)
+    assert heard == [type(x)] and x.grad is not None
+
+
+def test_a_nested_leaf_behind_a_break():
+    def f(x, w):
+        y = x * 2
+        print(end="")
+        F.linear(y, w).tanh().values().sum().backward()
+
+    got = []
+    for run in (tcompile.compile(f), f):
+        torch.manual_seed(0)
+        x = jagged([3, 1]).detach().requires_grad_()
+        run(x, torch.ones(6, 8))
+        got.append(x.grad.values())
+    same(*got)

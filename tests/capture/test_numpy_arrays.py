@@ -309,3 +309,36 @@ def test_elements_of_an_array_are_set():
         return a
 
     _check(fn, _float, lambda: np.ones(4))
+
+
+def _indexed(x, n):
+    y = x.clone()
+    y[n] = 1.0
+    y[:, n] += 2
+    n = n.astype(np.int16)
+    return x[n] * 2, x[n, n], x[n, None, 1:], x[n.reshape(1, -1)], x[np.array([0, 2])], y
+
+
+def _written_after_indexing(x, n):
+    first = x[n] * 2
+    n[0] = 3
+    return first + x[n]
+
+
+def test_arrays_and_numbers_index_tensors_in_the_graph():
+    x = torch.arange(16.0).reshape(4, 4)
+    for fn in (_indexed, _written_after_indexing):
+        _check(fn, x.clone, lambda: np.array([2, 0, 1]))
+        _check(fn, x.clone, lambda: np.array([3, 3, 0], np.int32))
+    _check(lambda x, i: (x[i:] * 2, x[:, : i - 1] + 1, x[i] * 3, x[[i, i - 1]]), x.clone, lambda: np.int64(2))
+    w = x.clone().requires_grad_()
+    f = tcompile.compile(lambda n: (w[n] * 2).sum(), fullgraph=True)
+    f(np.array([1, 1])).backward()
+    f(np.array([0, 1, 3])).backward()
+    assert w.grad[:, 0].tolist() == [2, 6, 0, 2]
+
+
+@pytest.mark.parametrize("n", [np.array([True, False, True, True]), np.array([1, 0, 0, 1], np.uint8), np.array(3)])
+@pytest.mark.filterwarnings("ignore:indexing with dtype")
+def test_masks_and_arrays_without_dimensions_as_indices_break(n):
+    _check(lambda x, n: x[n] * 2, lambda: torch.arange(16.0).reshape(4, 4), n.copy, fullgraph=False)

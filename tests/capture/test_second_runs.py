@@ -301,6 +301,72 @@ def test_a_seed_a_folder_and_a_time_of_the_run():
     assert not any(found[1:]), found
 
 
+SMALL = {
+    "a number": "n = drawn()\nout = x * 2 + n",
+    "what is computed of it": "n = drawn()\nk = n * 3 - 1\nout = x * k",
+    "behind another break": "n = drawn()\nk = n + 1\nprint(end='')\nout = x * k + n",
+    "a size": "n = drawn()\nout = (x[:n] * 2).sum()",
+    "one of two results": "a, b = drawn(), drawn()\na, b = divmod_of(a, 7)\nout = x * a + b",
+    "a letter": "c = letter()\nname = c + '.txt'\nout = x * 2 + 1\nsaid = f'{name}: {c}'",
+    "a float without a fraction": "f = float_of(drawn())\nout = x * f",
+    "in a function": "def f():\n    n = drawn()\n    print(end='')\n    return x * n + 1\nout = f()",
+    "a counter": "step = step + 1\nout = x * step",
+    "a counter that goes on after a break": "step += 1\nprint(end='')\nout = x * step + 1",
+    "the best so far": "loss = float((x * drawn()).sum())\nbest = min(best, loss)\nout = x * best",
+}
+
+
+@pytest.mark.parametrize("what", SMALL)
+def test_small_numbers_and_letters_of_the_run(what):
+    """They are everywhere, so they are known by their place and name."""
+    disable = torch.compiler.disable
+    names = {
+        "drawn": disable(lambda: 20 + 7 * names["space"]["number"]),
+        "letter": disable(lambda: "abcdefgh"[names["space"]["number"]]),
+        "divmod_of": disable(lambda a, b: divmod(a, b)),
+        "float_of": disable(lambda n: float(n)),
+        "x": torch.randn(64, 3),
+    }
+    build, run = compiled("", "<cell that builds>"), compiled(SMALL[what], "<cell that runs>")
+    plain, space = ({"torch": torch, "step": 5, "best": 100.0, **names} for _ in range(2))
+    found = []
+    for number in range(4):
+        began = []
+        for space_now in (plain, space):
+            names["space"] = space_now
+            space_now["number"] = number
+            exec(build, space_now)
+            if space_now is plain:
+                exec(run, plain)
+                continue
+            with events.listen(lambda e: began.append(e.frame) if e.kind == "capture_begin" else None):
+                hook.run_code(run, space, Options.make(None, "eager", False, None, None))
+        found.append(began)
+        same = ("n", "k", "a", "b", "name", "said", "step", "best", "f")
+        assert {k: plain[k] for k in same if k in plain and not callable(plain[k])} == {
+            k: space[k] for k in same if k in plain and not callable(plain[k])
+        }
+        torch.testing.assert_close(space["out"], plain["out"])
+    assert found[0] and not any(found[1:]), found
+
+
+def test_constants_of_a_cell_stay_constants():
+    """Sizes that a cell sets itself are fixed, though a break lies behind them and another cell counts in that name."""
+    run = compiled("n = 4\nprint(end='')\nout = torch.ones(n, 3) * x", "<cell with a constant>")
+    count, opts = (
+        compiled("n = n + 1\nout = x * n", "<cell that counts>"),
+        Options.make(None, "eager", False, None, None),
+    )
+    space, sizes = {"torch": torch, "x": torch.ones(3), "n": 5}, []
+    for _ in range(2):
+        hook.run_code(count, space, opts)
+        with events.listen(lambda e: sizes.append(e.graph.graph_module.graph) if e.kind == "graph" else None):
+            hook.run_code(run, space, opts)
+        assert space["n"] == 4 and torch.equal(space["out"], torch.ones(4, 3))
+    ones = [n for graph in sizes for n in graph.nodes if n.target is torch.ones]
+    assert ones and all(type(a) is int for n in ones for a in (n.args[0] if type(n.args[0]) is tuple else n.args[:1]))
+
+
 def test_outside_values_stay_right():
     """A number or text from outside that the program looks into is a constant after all; as a size it may vary."""
     build = """

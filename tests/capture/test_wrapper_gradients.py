@@ -262,7 +262,7 @@ def test_values_are_read():
         assert tcompile.compile(lambda x: x.sum().item())(x) == 3 * sign
 
 
-def whole_steps(compile, optimizer=None, hooks=False):
+def whole_steps(compile, optimizer=None, hooks=False, rates=(0.1,) * 3, to_none=True):
     """Losses that are wrappers, of parameters that are: what three steps leave."""
     torch.manual_seed(0)
     m = nn.Linear(4, 3)
@@ -274,33 +274,104 @@ def whole_steps(compile, optimizer=None, hooks=False):
 
     def step(x):
         if update is not None:
-            update.zero_grad()
+            update.zero_grad(set_to_none=to_none)
         loss = m(x).square().mean()
         loss.backward()
         if update is not None:
             update.step()
-        return loss.detach()
+        return loss.detach(), m.weight.detach() * 2
 
-    f = compile(step)
-    losses = [f(torch.full((2, 4), float(n))) for n in range(3)]
-    return losses, m.weight.detach(), m.bias.detach(), m.weight.grad, m.bias.grad, heard
+    f, losses = compile(step), []
+    for n, rate in enumerate(rates):
+        if update is not None:
+            update.param_groups[0]["lr"] = rate
+        losses.append(f(torch.full((2, 4), float(n))))
+    state = [] if update is None else [list(of_one.values()) for of_one in update.state.values()]
+    versions = [p._version for p in m.parameters()]
+    return losses, m.weight.detach(), m.bias.detach(), m.weight.grad, m.bias.grad, heard, state, versions
 
 
-def test_a_loss_that_is_a_wrapper_is_one_graph():
+OPTIMIZERS = {
+    "none": None,
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, 0.1),
+    "Adam": lambda p: torch.optim.Adam(p, 0.1, amsgrad=True),
+    "Adamax": lambda p: torch.optim.Adamax(p, 0.1),
+    "RAdam": lambda p: torch.optim.RAdam(p, 0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_over_wrappers_is_one_graph(name):
     with tcompile.record() as record:
-        got = whole_steps(lambda f: tcompile.compile(f, fullgraph=True))
-    same(got, whole_steps(lambda f: f))
+        got = whole_steps(lambda f: tcompile.compile(f, fullgraph=True), OPTIMIZERS[name])
+    same(got, whole_steps(lambda f: f, OPTIMIZERS[name]))
     assert not record.report().fallbacks
 
 
-@pytest.mark.parametrize(
-    "optimizer, hooks",
-    [
-        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), False),
-        (lambda p: torch.optim.AdamW(p, 0.1), False),
-        (None, True),
-    ],
-    ids=["SGD", "AdamW", "hooks"],
-)
-def test_what_uses_the_gradients_of_wrappers_runs_as_it_is(optimizer, hooks):
-    same(whole_steps(tcompile.compile, optimizer, hooks), whole_steps(lambda f: f, optimizer, hooks))
+def test_operators_on_lists_run_as_they_are():
+    foreach = lambda p: torch.optim.Adam(p, 0.1, foreach=True)  # noqa: E731
+    same(whole_steps(tcompile.compile, foreach), whole_steps(lambda f: f, foreach))
+
+
+@pytest.mark.parametrize("options", [{"rates": (0.1, 0.1, 0.05, 0.02, 0.5)}, {"to_none": False}])
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_schedules_and_gradients_that_stay(name, options):
+    """A rate is a number to the class's code: a graph has the one that it was made with."""
+    same(
+        whole_steps(tcompile.compile, OPTIMIZERS[name], **options),
+        whole_steps(lambda f: f, OPTIMIZERS[name], **options),
+    )
+
+
+def test_an_optimizer_of_wrappers_that_share_memory():
+    def run(compile):
+        torch.manual_seed(0)
+        p = nn.Parameter(two(3, 4))
+        q = nn.Parameter(TwoTensor(p.a.detach(), p.b.detach()))
+        plain = nn.Parameter(torch.randn(4))
+        update = torch.optim.AdamW([p, q, plain], 0.1)
+
+        def step(x):
+            loss = (p * x).square().sum() + (q.sin() * plain).sum()
+            loss.backward()
+            update.step()
+            update.zero_grad()
+
+        f = compile(step)
+        for n in range(3):
+            f(torch.full((4,), n + 1.0))
+        return p.detach(), q.detach(), plain.detach(), p._version, q._version
+
+    same(run(tcompile.compile), run(lambda f: f))
+
+
+def test_an_optimizer_alone():
+    def run(compile):
+        p = nn.Parameter(two(3, 4))
+        update = torch.optim.AdamW([p], 0.1)
+        step = compile(lambda: update.step())
+        for n in range(3):
+            update.zero_grad()
+            (p * (n + 1)).square().sum().backward()
+            step()
+        return p.detach(), p.grad
+
+    torch.manual_seed(0)
+    got = run(tcompile.compile)
+    torch.manual_seed(0)
+    same(got, run(lambda f: f))
+
+
+def test_hooks_of_wrappers_run_as_they_are():
+    same(whole_steps(tcompile.compile, hooks=True), whole_steps(lambda f: f, hooks=True))
+
+
+def test_transforms_of_wrappers_break_in_words():
+    f = lambda x: torch.func.grad(lambda x: (x.sin() * x).sum())(x)  # noqa: E731
+    x = two(3)
+    same(tcompile.compile(f)(x), f(x))
+    with pytest.raises(tcompile.FullGraphError, match="torch.func.grad is given a tensor of class TwoTensor"):
+        tcompile.compile(f, fullgraph=True)(x)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import tcompile
+from tcompile.compiler.codegen.cpp.pieces import in_long_pieces, step_in_pieces
 from tcompile.compiler.codegen.cpp.runs import DOWN, UP, run_directions
 from tcompile.compiler.symbolic.expr import floordiv, maximum, minimum, mod, symbol
 
@@ -33,6 +34,52 @@ i, n = symbol("i"), symbol("n")
 )
 def test_directions(e, directions):
     assert run_directions(e, "i") == directions
+
+
+@pytest.mark.parametrize(
+    "e, step, long",
+    [
+        (mod(i, 32) + 1568 * floordiv(i, 32), 1, True),
+        (mod(i, 16) + 7 * floordiv(i, 16), 1, True),  # a vector is a piece
+        (mod(i, 24) + 7 * floordiv(i, 24), 1, False),
+        (mod(i, 32) + 1568 * mod(floordiv(i, 32), 3), 1, True),  # what is made of a number of pieces is as long
+        (mod(i, 32) + 5 * mod(i, 3), 6, False),
+        (3 * mod(i, 64) - 4 * i, -1, True),
+        (mod(i, 64) * n, None, False),
+        (floordiv(i, 64), 0, True),
+        (minimum(i, 9), None, True),
+    ],
+)
+def test_steps_in_pieces(e, step, long):
+    assert step_in_pieces(e, "i") == step
+    assert in_long_pieces(e, "i", 16, {"n": 5}) == long
+
+
+@pytest.mark.parametrize(
+    "dtype, heads, width",
+    [
+        (torch.float32, 3, 32),
+        (torch.bfloat16, 5, 32),
+        (torch.bool, 12, 64),
+        (torch.float64, 2, 24),
+        (torch.int64, 5, 16),
+        (torch.bfloat16, 7, 5),
+        (torch.float32, 1, 33),
+    ],
+)
+def test_heads_beside_each_other_are_read_as_vectors(dtype, heads, width):
+    def f(x, five):
+        y = (
+            five.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1)
+        )  # what goes back to queries, keys and values of windows
+        return x.transpose(1, 2).flatten(2) * 2, y.clone(), y.float().sum(0)
+
+    x, five = torch.randn(2, heads, 7, width).mul(9).to(dtype), torch.randn(3, 2, heads, 7, width).mul(9).to(dtype)
+    report = tcompile.explain(f)(x, five)
+    for got, want in zip(report.result, f(x, five)):
+        torch.testing.assert_close(got, want)
+    if width in (16, 32, 64):
+        assert not any("tc::gather<" in k.source.rpartition('extern "C" int')[2] for k in report.kernels)
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 15, 16, 17, 30, 31, 33, 64, 100])

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -118,3 +119,29 @@ def test_downloads_are_said_with_their_size(capsys):
         "tcompile:   torch 100 of 200 MB",
         "tcompile:   downloaded 201 MB in 0 s",
     ]
+
+
+def wheels_tool():
+    spec = importlib.util.spec_from_file_location("tcompile_wheels", ROOT / "tools" / "wheels.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_wheels_are_made_for_each_python_that_is_supported_and_starts(tmp_path):
+    wheels = wheels_tool()
+    assert list(wheels.VERSIONS) == pythons()
+    image = PROJECT["tool"]["cibuildwheel"]["manylinux-x86_64-image"]
+    assert image == f"manylinux_{wheels.GLIBC.replace('.', '_')}", "both ways promise the same glibc"
+    version = "%d.%d" % sys.version_info[:2]
+    found = wheels.interpreters([sys.executable])
+    assert list(found) == [version] and (found[version][1] / "torch").is_dir()
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(SystemExit, match="does not start"):
+        wheels.interpreters([str(broken)])
+    old = tmp_path / "python3.9"
+    old.write_text("#!/bin/sh\nprintf '/old/python\\n3.9\\n/old/packages\\n'\n")
+    old.chmod(0o755)
+    assert wheels.interpreters([str(old)]) == {}

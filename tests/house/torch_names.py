@@ -303,6 +303,11 @@ ROWS = (
     Row("torch.fx._symbolic_trace", "Tracer.trace", "whether somebody traces"),
     Row("torch.fx.graph_module", "_loader.eval_cache", "source lines of graphs that are gone"),
     Row(
+        "torch.fx._lazy_graph_module",
+        "_LazyGraphModule _LazyGraphModule._lazy_forward",
+        "source of graphs when it is read",
+    ),
+    Row(
         "libtorch()",
         "_ZN3c1013AutogradState13get_tls_stateEv _ZN3c104impl26raw_local_dispatch_key_setE",
         "guards in C read the state of the thread",
@@ -466,7 +471,8 @@ ROWS = (
     Row(
         "torch.ops.aten",
         "_local_scalar_dense.default _to_copy.default(self, dtype, layout, device, pin_memory, non_blocking, memory_format) _unsafe_view _unsafe_view.default "
-        "_unsafe_index.Tensor _reshape_alias.default _assert_tensor_metadata.default _amp_foreach_non_finite_check_and_unscale_.default",
+        "_unsafe_index.Tensor _reshape_alias.default _assert_tensor_metadata.default _amp_foreach_non_finite_check_and_unscale_.default "
+        "_amp_update_scale_.default",
         "what functional graphs are made of",
     ),
     Row(

@@ -137,7 +137,7 @@ def state_compilation(
                 events.emit("compile_c", seconds=0.05, flags="-O3", units=("kernel_0",))
     entry = type("Entry", (), {"meta": result, "fn": fn, "program": None})()
     events.emit("entry", frame=name, entry=entry)
-    graphs = [GraphCall("graph_0", gm.forward, gm.forward, tuple(args))]
+    graphs = [GraphCall("graph_0", gm, gm.forward, tuple(args))]
     events.emit(
         "call",
         frame=name,

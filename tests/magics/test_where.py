@@ -161,3 +161,17 @@ def test_the_machines_limits_are_measured_again_until_it_was_quiet(monkeypatch):
     monkeypatch.setattr(limits, "_quiet", set())
     told = [limits.machine_limits("cpu", busy)["copy_bytes_per_second"] for busy in (True, True, False, False)]
     assert told == [3.0, 9.0, 9.0, 9.0], "the best counts, and a quiet machine is not measured again"
+
+
+def test_arrays_of_a_library_that_knows_no_torch_are_no_tensors(tmp_path, monkeypatch):
+    """pandas' `arange` and `mean` are numpy's."""
+    monkeypatch.setattr("tcompile.kernel_magics.where.is_library_file", lambda file: "site-packages" in file)
+    folder = tmp_path / "site-packages" / "frames"
+    folder.mkdir(parents=True)
+    text = "def take(self, arange):\n    return arange(3).mean()\n"
+    for name, more, wanted in (("plain.py", "", False), ("both.py", "    import torch\n", True)):
+        path = folder / name
+        path.write_text(text + more)
+        code = next(c for c in compile(path.read_text(), str(path), "exec").co_consts if hasattr(c, "co_code"))
+        found = {called_at(code, at) for at in range(0, len(code.co_code), 2)}
+        assert any(operator for _, operator in found) is wanted

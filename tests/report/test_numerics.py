@@ -125,3 +125,31 @@ def test_where_nan_comes_from_is_told():
     assert rows["mul"].nan == 1 and rows["sum"].nan == 1 and not rows["sub"].nan
     (found,) = [x for x in r.findings if x.ref == "numerics"]
     assert "first value with NaN: 1 of 512, as in eager" in found.text and found.line == rows["mul"].line
+
+
+def test_where_digits_are_lost_comes_first_with_what_keeps_them():
+    """An exp beyond float16's range, a difference of nearly equal values, and a mask's infinity, which is meant."""
+
+    def too_large(x):
+        e = torch.exp(x)
+        return e / e.sum(-1, keepdim=True)
+
+    def variance(x):
+        return (x * x).mean(-1) - x.mean(-1) ** 2
+
+    def masked(x):
+        return torch.softmax(x.masked_fill(x < 0, float("-inf")), -1)
+
+    large = torch.linspace(-5, 20, 4 * 64).reshape(4, 64)
+    for f, x, cause, dtype in (
+        (too_large, large.half(), "overflow", "float32"),
+        (variance, torch.randn(8, 512) + 4096, "cancellation", "float64"),
+    ):
+        r = tcompile.explain(f, check=True)(x)
+        blamed = [n for n in r.numerics if n.cause]
+        assert [n.cause for n in blamed] == [cause] and blamed[0].why
+        first = next(x for x in r.findings if x.ref == "numerics")
+        assert "loses what float64 keeps" in first.text and dtype in first.action
+        assert not any("emulate_precision" in x.action for x in r.findings)
+    r = tcompile.explain(masked, check=True)(large)
+    assert not any(n.cause for n in r.numerics) and not [x for x in r.findings if x.ref == "numerics"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
-from tcompile.compiler.report.profiles import encode_spans, on_the_device, tell_break_costs
+from tcompile.compiler.report.profiles import encode_spans, on_the_device, profile_rows, tell_break_costs
 from tcompile.compiler.runtime.trace import Span
 
 
@@ -169,3 +169,23 @@ def test_strides_that_are_no_rows_are_kept():
     assert nodes["aten.permute.default"].stride == [1, 5] and nodes["aten.add.Tensor"].stride is None
     again = CompileReport.from_json(r.to_json()).graphs[0].lowered.nodes()
     assert [n.stride for n in again] == [n.stride for n in r.graphs[0].lowered.nodes()]
+
+
+def test_a_replay_is_at_work_until_the_call_waits_for_it():
+    """One launch of a recorded graph: no step of its plan is seen, and what follows is no Python."""
+    entry = SimpleNamespace(meta=object())
+    spans = [
+        Span("call", "", 0.0, 200e-6),
+        Span("guards", "", 2e-6, 8e-6, 0, entry),
+        Span("entry", "", 10e-6, 50e-6, 0, entry),
+    ]
+    r = report()
+    r.entries, r.frames = [s.Entry(0, graph=0)], [s.Frame("f")]
+    rows = profile_rows(spans, r, {}, {id(entry.meta): 0}, "f")
+    assert not any(x.kind == "graph" for x in rows), "on a CPU a plan is never replayed"
+    r.kernels[0].language, r.graphs[0].kernels = "triton", [0]
+    rows = profile_rows(spans, r, {}, {id(entry.meta): 0}, "f")
+    (replay,) = [x for x in rows if x.kind == "graph"]
+    assert (replay.name, replay.parent) == ("graph_0, replayed as one launch", 0)
+    assert (replay.begin, replay.seconds) == pytest.approx((60e-6, 140e-6))
+    assert sum(x.seconds for x in rows if x.kind == "python") < 60e-6

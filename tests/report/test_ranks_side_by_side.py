@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as N
+
 import pytest
 
 from tcompile import CompileReport
@@ -87,3 +89,23 @@ def test_a_report_with_ranks_is_saved_small_and_read_again() -> None:
     assert [row.more for row in again.ranks.rows] == [1840] * 4 and not CompileReport(title="t").ranks
     small = CompileReport.from_json(report.to_json(limit=2_500))
     assert len(report.to_json(limit=2_500)) <= 2_500 and all(len(row.spans) <= 40 for row in small.ranks.rows)
+
+
+def test_other_numbers_are_no_other_graph() -> None:
+    def report(*nodes: tuple) -> N:
+        rows = [N(op=op, args=args, shape=shape, dtype="f32", line=3) for op, args, shape in nodes]
+        summary = N(graphs=1, breaks=0, recompiles=0)
+        graph = N(name="f", frame=None, lowered=None, captured=N(nodes=lambda: rows))
+        return N(entries=[], frames=[], summary=summary, graphs=[graph])
+
+    def told(*reports: N) -> tuple:
+        r = side_by_side([RankRow(i, "cpu") for i in range(len(reports))], {}, dict(enumerate(reports)))
+        return [d.ranks for d in r.differences], r.remarks
+
+    full, wide = ("full", "[4], 1.0", "[4]"), ("full", "[4], 2.5e-3", "[4]")
+    assert told(report(full), report(full)) == ([], [])
+    differences, (remark,) = told(report(full), report(wide), report(full))
+    assert not differences and "full([4], 1.0) → f32[4] on rank 0" in remark and "2.5e-3) → f32[4] on rank 1" in remark
+    for other in (("full", "[5], 1.0", "[5]"), ("fill", "[4], 1.0", "[4]"), ("full", "[4], %x1", "[4]")):
+        assert told(report(full), report(other)) == ([[[0], [1]]], [])
+    assert told(report(("sin", "%a1", "[4]")), report(("sin", "%a2", "[4]")))[0]  # (names hold digits)

@@ -18,6 +18,7 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.fx
 
+from ...base.fx_modules import written_out
 from ...ops.raising import KEEP_BYTES, may_raise
 from ...graph.torch_modes import TorchModes
 from ...graph.captured import CapturedGraph
@@ -172,7 +173,7 @@ def changes_modes(graph: CapturedGraph) -> str | None:
 def undone(graph: CapturedGraph) -> Callable[..., tuple]:
     """The graph's calls in their order, for a backend whose entries rely on that a graph that fails has changed
     nothing: what was written and which modes were switched is undone."""
-    run, noted, modes = graph.graph_module.forward, keeping(graph), changes_modes(graph)
+    run, noted, modes = written_out(graph.graph_module).forward, keeping(graph), changes_modes(graph)
     if not noted and modes is None:
         return run
 

@@ -195,6 +195,13 @@ def _if_statement(place: Place, owner: ast.If, test: str) -> Suggestion:
             return f"write {new}", (
                 place.exchange(both, new, "both sides are computed") if not _mixes_python(owner.test) else None
             )
+    told = _only_told(owner)
+    if told is not None:  # neither torch.where nor torch.cond can do what the branch does
+        return (
+            f"return {told} beside the result and look at it outside of the compiled step, or not at every step: the"
+            " branch computes nothing",
+            None,
+        )
     if yes is None or no is None or not yes or (no and set(no) != set(yes)):
         names = ", ".join(sorted(_read(owner)))
         return (
@@ -223,6 +230,23 @@ def _if_statement(place: Place, owner: ast.If, test: str) -> Suggestion:
         else None
     )
     return words, fix
+
+
+_TELLS = ("print", "warn", "warning", "info", "debug", "error", "log")
+
+
+def _only_told(owner: ast.If) -> str | None:
+    """What the condition reads, where the branches only print, log or note something; None where they compute."""
+    if not owner.body or not all(
+        isinstance(s, ast.Expr)
+        and isinstance(s.value, ast.Call)
+        and _called(s.value)[1] in _TELLS
+        or isinstance(s, ast.Pass)
+        for s in (*owner.body, *owner.orelse)
+    ):
+        return None
+    test = owner.test.left if isinstance(owner.test, ast.Compare) else owner.test
+    return f"`{ast.unparse(_Tensors().visit(copy.deepcopy(test)))}`"
 
 
 def _values(place: Place, body: list[ast.stmt]) -> dict[str, str] | None:
@@ -307,7 +331,7 @@ def _mixes_python(test: Node) -> bool:
         or isinstance(n, ast.Compare)
         and (len(n.ops) > 1 or isinstance(n.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot)))
         for n in ast.walk(test)
-    ) or isinstance(test, ast.UnaryOp)
+    ) or (isinstance(test, ast.UnaryOp) and not isinstance(test.operand, ast.Compare))
 
 
 def _names(text: str) -> set[str]:
@@ -525,6 +549,17 @@ def _generator(place: Place) -> Suggestion | None:
     return f"write [{inner}]", place.exchange(node, f"([{inner}])" if shared else f"[{inner}]")
 
 
+def _iterator(place: Place) -> Suggestion | None:
+    loop = place.parent((ast.For, ast.AsyncFor))
+    if loop is None or not (place.node is loop or _within(loop.iter, place.node)):
+        return None
+    return (
+        "no change is needed: the loop runs as it is, and each of its turns is compiled (over a list, several turns may"
+        " be one graph)",
+        None,
+    )
+
+
 _MAKERS: tuple[tuple[frozenset, Callable[[Place], Suggestion | None]], ...] = (
     (frozenset(("item",)), _item),
     (frozenset(("choice", "data_dependent_branch")), _extreme),
@@ -534,4 +569,5 @@ _MAKERS: tuple[tuple[frozenset, Callable[[Place], Suggestion | None]], ...] = (
     (frozenset(("data_dependent_shape",)), _masked),
     (frozenset(("tensor_attribute", "tensor_data")), _tensor_attribute),
     (frozenset(("generator",)), _generator),
+    (frozenset(("iterator",)), _iterator),
 )

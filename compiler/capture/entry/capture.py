@@ -44,16 +44,17 @@ from ..bytecode.loops import Loop
 from ..bytecode.regions import CannotOutline
 from ..bytecode.opset import MOVES
 from ..bytecode.nested import resuming, settle, suspend
-from ..bytecode.resume import ResumeSpec, make_break
+from ..bytecode.resume import STACK, ResumeSpec, make_break
 from ..bytecode.splice import CannotResume, in_flight
 from .undo import split_effects
 from ..breaks.size_demands import hold_demands
 from .entry_source import EntryWriter
 from ..tensors.exchanged import special_guards
+from ..tensors.gradient_hooks import shows_nodes
 from ..breaks.failing import Keeping, changes_modes, give_back, keep, keeping, run_natively
 from ..machine.frame import Frame
 from ..machine.generators import InlineGenerator, PythonIterator
-from ..numbers.late_text import in_words
+from ..numbers.late_text import LateText, in_words, varies
 from ..kinds.lookups import class_guards, recording
 from ..machine.native_loops import enclosing_loop
 from ..machine.frame import Unread
@@ -78,6 +79,9 @@ runs_natively: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 def call_directly(function: Callable, *args: Any) -> Any:
     """The dispatcher of resume functions where the integrator gave none: run it as it is."""
     return function(*args)
+
+
+_SCALARS = (torch.SymInt, torch.SymFloat, LateText)
 
 
 @dataclass
@@ -362,7 +366,8 @@ class _Attempt:
             self._leave_less(index)
             raise SkipFrame(f"{brk.reason} The frame cannot go on after it: {problem}", breaks=[brk]) from None
         machine.hooks.check(machine, writer.outputs)
-        return self._result(writer, [brk], needs_hook=True)
+        reads_nodes = shows_nodes(frames, writer.outputs, brk.kind == "tensor_hook")
+        return self._result(writer, [brk], needs_hook=True, reads_nodes=reads_nodes)
 
     def plainly(self, signal: Plainly) -> CaptureResult:
         """An entry that runs the frame as it is, on code of its own, so that the hook looks at what it calls and not at
@@ -371,7 +376,7 @@ class _Attempt:
         code, brk = self.code, make_graph_break(signal, signal.where or [self.frame.position()])
         brk.is_error = self.machine.break_errors
         if not self.frame.bytecode.is_function:
-            raise SkipFrame(brk.reason, breaks=[brk])
+            raise SkipFrame(brk.reason, breaks=[brk], tensors=bool(self.machine.world.tensors))
         plain = code.replace(co_consts=(*code.co_consts, "runs plainly"))
         runs_natively.add(plain)
         params, n, k = self._params(), code.co_argcount, code.co_kwonlyargcount
@@ -571,9 +576,21 @@ class _Attempt:
         self.stops[origin] = brk
         raise _Restart from None
 
-    def _result(self, writer: EntryWriter, breaks: list[GraphBreak], needs_hook: bool = False) -> CaptureResult:
+    def _named(self) -> dict[str, bool]:
+        """Whether what the frame leaves under its names varies: locals and its stack where it breaks, and globals."""
+        held: dict[str, Any] = {f"{STACK}{depth}": value for depth, value in enumerate(self.frame.stack)}
+        held |= {s.name: v for s, v in zip(self.frame.bytecode.slots, self.frame.slots)}
+        held |= {e.name: e.value for e in self.machine.effects if e.kind == "global" and e.target.root}
+        known = {name: v for name, v in held.items() if v is not MISSING and type(v) is not Unread}
+        return {name: type(v) in _SCALARS and varies(v) for name, v in known.items()}
+
+    def _result(
+        self, writer: EntryWriter, breaks: list[GraphBreak], needs_hook: bool = False, reads_nodes: bool = False
+    ) -> CaptureResult:
         machine = self.machine
         graph: CapturedGraph | None = machine.graph.finish(writer.outputs, self.opts.graph_name)
+        if graph is not None:  # (the nodes are looked at behind this break, or behind a later one)
+            graph.reads_nodes = reads_nodes
         sources = [i.source for i in graph.inputs] if graph is not None else []
         handlers = any(c.co_exceptiontable for c in (self.code, *machine.inlined))
         writer.namespace.update(
@@ -612,6 +629,7 @@ class _Attempt:
             lasting=lasting,
             attributes=attributes,
             needs_hook=needs_hook,
+            named=self._named(),
             placed=machine.placed + fully_shard.parted_by_hooks([*machine.placed, *inputs]),
         )
 
@@ -680,9 +698,10 @@ class _Attempt:
         for kind in kinds:
             same = tuple(
                 {
-                    world.sources[id(o)]: None
+                    source: None
                     for o in world.keep
-                    if type(o) is kind and id(o) in world.sources and world.sources[id(o)].root.kind != "const"
+                    if type(o) is kind and (source := world.sources.get(id(o))) is not None
+                    if source.root.kind != "const" and source not in world.guarded_as  # (those are made at each call)
                 }
             )
             if len(same) > 1:

@@ -12,7 +12,7 @@ import torch.fx
 
 from ...graph import known_values
 from ...graph.tensor import TensorMeta, TraceTensor, from_meta
-from ...base.fx_modules import graph_module
+from ...base.fx_modules import call_node, graph_module
 from ...guards.source import Source
 from ...base.quoting import identifier
 from ...symbolic.expr import symbol
@@ -237,7 +237,7 @@ class GraphBuilder:
             items = [self.arg(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
         if cls is dict:
-            return {key: self.arg(v) for key, v in self.machine.plain(value).items()}
+            return {key: self.arg(item) for key, item in self.machine.plain(value).items()}
         if cls is slice:
             return slice(self.arg(value.start), self.arg(value.stop), self.arg(value.step))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -267,9 +267,8 @@ class GraphBuilder:
             refuse_watched_operator(self.machine, target, args, kwargs)
         if kind == "call_function":
             target = function_target(self.machine, target)
-        node = self.graph.create_node(
-            kind, target, tuple(self.arg(a) for a in args), {name: self.arg(value) for name, value in kwargs.items()}
-        )
+        given = {name: self.arg(value) for name, value in kwargs.items()}
+        node = call_node(self.graph, kind, target, tuple(self.arg(a) for a in args), given)
         return self.made(node, result)
 
     def made(self, node: torch.fx.Node, result: Any) -> Any:

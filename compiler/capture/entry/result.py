@@ -75,13 +75,18 @@ class CaptureResult:
     gain: float = 0.0  # seconds that a call saves, where that was measured (frontend/measured.py)
     counted: float | None = None  # the same by counts (frontend/policy.py), below zero where it loses
     text: CodeType | None = None  # `source`, compiled
+    named: dict[str, bool] = field(default_factory=dict)  # names that the frame has set: whether what they hold varies
     needs_hook: bool = False  # runs native calls whose frames are to be compiled as well
 
 
 class SkipFrame(Exception):
     """This frame is not worth or not able to be captured: run it as it is. `reason` is shown in the report unless
-    `quiet` (nothing to compile: no tensor work at all). `final`: later calls need not be looked at."""
+    `quiet` (nothing to compile: no tensor work at all). `final`: later calls need not be looked at. `tensors`: capture
+    met some."""
 
-    def __init__(self, reason: str, quiet: bool = False, breaks: list | None = None, final: bool = False):
+    def __init__(
+        self, reason: str, quiet: bool = False, breaks: list | None = None, final: bool = False, tensors: bool = False
+    ):
         super().__init__(reason)
         self.reason, self.quiet, self.breaks, self.final = reason, quiet, breaks or [], final
+        self.tensors = tensors

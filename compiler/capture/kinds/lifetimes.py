@@ -115,6 +115,9 @@ def released_by(obj: Any, name: str, args: list) -> list[Any]:
     return _parts(obj) if name in _RELEASING and (bounded or name not in ("append", "appendleft", "extend")) else []
 
 
+_ASKED = "put this line into a cell, or a function, of its own: what stands beside it is compiled then"
+
+
 @function(sys.getrefcount, gc.get_referrers, gc.get_objects, weakref.getweakrefcount, weakref.getweakrefs)
 def counted_(machine: Machine, *args: Any) -> Any:
-    raise Plainly("lifetime", "the code asks who holds an object", "read it outside of the compiled region")
+    raise Plainly("lifetime", "the code asks who holds an object", _ASKED)

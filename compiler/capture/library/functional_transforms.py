@@ -18,6 +18,7 @@ from ..kinds.callables import python_function
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import MISSING
+from ..tensors.tensor_subclasses import Subclassed
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -43,6 +44,7 @@ def call_transformed(machine: Machine, t: Transformed, args: list, kwargs: dict)
         tuple(machine.deep_plain(arg) for arg in args),
         {name: machine.deep_plain(value) for name, value in kwargs.items()},
     )
+    _refuse_classes(t.name, structure)
     arguments, tensors = Template.of(structure)
     inside_args, inside_kwargs = t.inside(machine, *structure)
     parameters, fresh = Template.of((inside_args, inside_kwargs))
@@ -61,6 +63,12 @@ def call_transformed(machine: Machine, t: Transformed, args: list, kwargs: dict)
     out = record_call(machine, call, tensors, body.lifted)
     assert call.out is not None
     return call.out.fill(out)
+
+
+def _refuse_classes(name: str, structure: Any) -> None:
+    for value in pytree.tree_leaves(structure):
+        if type(value) is Subclassed:
+            raise Break("higher_order", f"torch.func.{name} is given a tensor of class {value.tensor_class.__name__}")
 
 
 def _draws(graph: torch.fx.GraphModule) -> bool:
@@ -99,14 +107,14 @@ def _slices(machine: Machine, in_dims: Any, args: tuple, kwargs: dict) -> tuple[
             raise Break("higher_order", "in_dims of vmap do not fit the arguments")
         dims = [in_dims if isinstance(leaf, TraceTensor) else None for leaf in leaves]
 
-    def part(v: Any, d: Any) -> Any:
-        if not isinstance(v, TraceTensor):
-            return v
+    def part(value: Any, d: Any) -> Any:
+        if not isinstance(value, TraceTensor):
+            return value
         if d is None:
-            return stand_in(machine, v)
-        if not -v.dim() <= d < v.dim():
+            return stand_in(machine, value)
+        if not -value.dim() <= d < value.dim():
             raise Break("higher_order", "in_dims of vmap do not fit the arguments")
-        return stand_in(machine, v, drop_dim=d)
+        return stand_in(machine, value, drop_dim=d)
 
     mapped = pytree.tree_unflatten([part(leaf, dim) for leaf, dim in zip(leaves, dims)], spec)
     return mapped, pytree.tree_map(lambda v: part(v, 0), kwargs)
@@ -255,6 +263,7 @@ def _jvp(options: dict, function: Callable) -> Callable:
 def _whole_call(machine: Machine, name: str, func: Any, transform: Callable, primals: tuple, *more: Any) -> Any:
     """transform(f)(primals, *more), where f is captured on tensors like the primals."""
     structure = ((primals, *more), {})
+    _refuse_classes(name, structure)
     arguments, tensors = Template.of(structure)
     inside, _ = _same(machine, primals, {})
     parameters, fresh = Template.of((inside, {}))

@@ -24,7 +24,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from ...graph.tensor import TraceTensor
-from ...graph.wrappers import is_wrapper
+from ...graph.wrappers import is_dtensor, is_wrapper
 from ...guards import source as S
 from ..numbers import scalars
 from ..tensors import tensor_calls
@@ -164,8 +164,10 @@ def module_zero_grad(machine: Machine, module: Any, set_to_none: Any = True) -> 
 
 # --- step
 def inner_step(optimizer: torch.optim.Optimizer) -> None:
-    """In captured code: the step that torch's own wrapper is about to take, whoever has counted it before."""
-    raise RuntimeError("inner_step() is for captured code")
+    """In captured code: the step that torch's own wrapper is about to take, whoever has counted it before. As plain
+    Python that very step: what timing compares with."""
+    with torch.no_grad():
+        _STEPS[type(optimizer)](optimizer)
 
 
 @python_function((inner_step.__module__, inner_step.__qualname__))
@@ -205,12 +207,21 @@ def step(machine: Machine, opt: Any, closure: Any = None, counted: bool = False)
         machine.placed.clear()  # they are stepped by the graph
         with no_grad(machine), _updating(machine):
             machine.call(_STEPS[kind], [opt], {})
+            _count_writes(machine)
     except (Break, Skip) as why:
         raise _as_it_is(opt, "step", why.reason or "item", getattr(why, "remedy", "")) from None
     finally:
         machine.stepping = None
         machine.module_path = outer
     return loss
+
+
+def _count_writes(machine: Machine) -> None:
+    """What was written to tensors in wrappers was written to these."""
+    changed = [s for s in machine.world.changed.values() for _ in range(machine.native(getattr, s.plain, "_version"))]
+    if changed:
+        machine.effects.call(torch.autograd.graph.increment_version, [changed], {})
+    machine.world.changed.clear()
 
 
 def _without_hooks(machine: Machine, opt: Any) -> None:
@@ -306,8 +317,8 @@ def _functional(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     if machine.stepping is None:
         raise Break("optimizer", f"{fn.__name__}() runs as it is, outside of the graph", _NOTHING)
     args = local_lists(machine, args)
-    params = args[0]
-    devices = {t.device for ts in args if isinstance(ts, list) for t in ts if isinstance(t, TraceTensor)}
+    params = [_plain(p) for p in args[0]]
+    devices = {t.device for ts in args if type(ts) is list for t in map(_plain, ts) if isinstance(t, TraceTensor)}
     if len(devices) > 1:
         remedy = (
             "make the optimizer with capturable=True: its counters are on the GPU then, and its step is in the graph"
@@ -315,6 +326,9 @@ def _functional(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
         raise Break("optimizer", "its state is on more than one device", remedy)
     if any(param.dtype not in (torch.float32, torch.float64) for param in params):
         raise Break("optimizer", "parameters of half precision or complex ones are updated", _NOTHING)
+    wrapped = any(type(p) is Subclassed for p in args[0])  # (its class takes numbers for numbers, and no tensors)
+    if wrapped and any(kwargs.get(k) for k in ("foreach", "fused")):
+        raise Break("optimizer", "operators on lists of wrappers do what their class says", _NOTHING)
     kwargs.update({k: False for k in ("foreach", "fused") if k in kwargs})
     names = list(inspect.signature(inspect.unwrap(fn)).parameters)
     args = tuple(
@@ -323,7 +337,7 @@ def _functional(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
             for name, ts in zip(names, args)
         ]
     )
-    if type(machine.stepping) in _BY_CAPTURABLE_FORM:
+    if type(machine.stepping) in _BY_CAPTURABLE_FORM or wrapped and "capturable" in names:
         kwargs["capturable"] = True
         at = names.index("state_steps")
         args = (*args[:at], [_counted_up(machine, t) for t in args[at]], *args[at + 1 :])
@@ -339,11 +353,17 @@ _NUMBERS = frozenset(
 )  # state of each parameter that is one number, whatever the parameter's shape
 
 
+def _plain(t: Any) -> Any:
+    return t.plain if type(t) is Subclassed else t
+
+
 def _with_dimensions(machine: Machine, tensors: list, params: list) -> list:
     """Parameters without dimensions, and what belongs to them, as views of one element: the numbers that are tensors
     here are of float64, and beside tensors without dimensions these would no longer count as numbers."""
     if all(param.dim() for param in params):
         return tensors
+    if any(type(tensor) is Subclassed and not param.dim() for tensor, param in zip(tensors, params)):
+        raise Break("optimizer", "a tensor of a wrapper class without dimensions is updated", _NOTHING)
     if any(tensor is None for tensor in tensors):
         raise Break("optimizer", "the first step of a parameter without dimensions makes its state", _NOTHING)
     return [
@@ -368,6 +388,8 @@ def _varying_rates(machine: Machine, opt: Any) -> None:
     """
     for group in machine.iterate(machine.getattr(opt, "param_groups")):
         source = machine.world.source_of(group)
+        if any(is_wrapper(p) and not is_dtensor(type(p)) for p in group["params"]):
+            continue  # (the class's code takes numbers)
         if source is not None and type(group.get("lr")) is float:
             where = S.dict_value(source, "lr")
             if where not in machine.world.loaded:

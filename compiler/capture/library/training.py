@@ -22,6 +22,7 @@ from ...graph.tensor import TraceTensor
 from ...guards import source as S
 from ...guards.state import read_field
 from ...guards.tensors import is_hooked
+from ...guards.wrapper_check import gradient
 from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradient_hooks import NATIVE, Hook, call_after_accumulation, changed_by_hooks, hooks_of_leaf
 from ..tensors.gradients import set_grad
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["BackwardPasses", "backward", "freed_result", "one_step_at_a_time", "without_history"]
 
 _OUTSIDE = "let the training step call backward() outside of the compiled function"
+_EXCHANGED = "no change is needed: backward() is compiled by itself, and gradients are exchanged as they come"
 
 
 class BackwardPasses:
@@ -121,7 +123,7 @@ def _refuse(m: Machine) -> None:
         raise Break("backward", "backward() is called where autograd looks for anomalies", "turn anomaly detection off")
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        raise Break("backward", "processes may exchange gradients while backward() runs", _OUTSIDE)
+        raise Break("backward", "processes may exchange gradients while backward() runs", _EXCHANGED)
 
 
 def _run(
@@ -203,7 +205,7 @@ def backward(
         raise Break("backward", "backward() reaches no tensor that keeps a gradient")
     known = {id(t.tt_storage) for t in m.graph.keep if isinstance(t, TraceTensor)}
     late, hooks = m.hooks.of_pass(m, roots), [_hooks(m, leaf) for leaf in leaves]
-    ends = [_plain(leaf) for leaf in leaves]
+    ends = [_plain(leaf, nested=True) for leaf in leaves]
     grads, order = _run(m, roots, gradients, ends, bool(retain_graph), False, True, late, any(map(any, hooks)))
     known |= {id(g.tt_storage) for g in grads[len(leaves) :] if g is not None}  # (a hook may keep what it is given)
     outer, m.module_path = m.module_path, BACKWARD
@@ -221,7 +223,7 @@ def backward(
                     raise Break(
                         "backward", "a hook is called with the gradient of a tensor of a wrapper class", _OUTSIDE
                     )
-                accumulate_in_wrapper(m, leaves[i], g)
+                (accumulate_in_wrapper if leaves[i].nested is None else _accumulate_in_nested)(m, leaves[i], g)
                 continue
             if before:
                 g = changed_by_hooks(m, before, g)
@@ -241,16 +243,23 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
             not isinstance(t, TraceTensor) or id(t) not in world.reals or not world.reals[id(t)].is_leaf for t in asked
         ):
             raise Break("backward", "backward(inputs=...) names a tensor that is not a leaf", "use torch.autograd.grad")
+        _stay_inside(m, roots, asked)
         found: list[Any] = list(asked)
         made: list[Any] = []
     else:
-        traces = [t for t in roots if isinstance(t, TraceTensor) and t.requires_grad]
-        ends = {id(v): v for t in traces for n in history(t) if (v := getattr(n, "variable", None)) is not None}
-        ends |= {id(t): t for t in traces if t.grad_fn is None}
+        ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
         found = [
             w
             for w in wrapped_leaves(m)
             if any([ends.pop(id(_origin(t)), None) is not None for t in inside(m, w)])  # (all of them are taken out)
+        ]
+        found += [
+            s
+            for s in world.subclassed.values()
+            if s.nested is not None
+            and id(s) in world.reals
+            and world.reals[id(s)].is_leaf
+            and ends.pop(id(_origin(s.nested._values)), None) is not None
         ]
         found += [t for t in world.tensors.values() if t.requires_grad and ends.pop(id(_origin(t)), None) is not None]
         if any(type(t) is not TraceTensor for t in ends.values()):
@@ -269,6 +278,29 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
                 _OUTSIDE,
             )
     return found + made
+
+
+def _stay_inside(m: Machine, roots: list, asked: list) -> None:
+    """A pass to what is asked for must not go on into what computed an input: others of those may lie there."""
+    world = m.world
+    ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
+    owners: dict[int, Any] = {id(t): t for t in world.tensors.values()}
+    for s in world.subclassed.values():
+        if id(s) in world.reals and (s.nested is not None or is_of_wrapper(s, finished=True)):
+            owners |= {id(t): s for t in ([s.nested._values] if s.nested is not None else inside(m, s))}
+    outside = {id(_plain(owner, nested=True)) for owner in owners.values()}
+    for t in world.tensors.values():
+        owner = owners[id(t)]
+        real, own = world.reals[id(owner)], _plain(owner, nested=True)
+        if id(_origin(t)) in ends and not real.is_leaf and any(a is not own and id(a) in outside for a in asked):
+            name = world.sources[id(real)].name()
+            raise Break("backward", f"gradients are asked for behind what computed `{name}`, outside of the graph")
+
+
+def _ends(roots: list) -> dict[int, Any]:
+    """The leaves that a pass from `roots` comes to, by their ids."""
+    ends = {id(v): v for t in roots for n in history(t) if (v := getattr(n, "variable", None)) is not None}
+    return ends | {id(t): t for t in roots if t.grad_fn is None}
 
 
 def _origin(trace: TraceTensor) -> torch.Tensor:
@@ -313,6 +345,17 @@ def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) 
             g = tensor_calls.call_method(m, fresh, "copy_", [g], {})
     known.add(id(g.tt_storage))
     set_grad(m, leaf, g)
+
+
+def _accumulate_in_nested(m: Machine, s: Subclassed, g: TraceTensor) -> None:
+    real, source = m.world.reals[id(s)], m.world.sources[id(s)]
+    known = m.world.pending.get(id(s), {})
+    if "grad" in known and known["grad"] is not None or "grad" not in known and real.grad is not None:
+        raise Break("backward", "a gradient is added to that of a nested tensor", _OUTSIDE)
+    if "grad" not in known:
+        m.world.load(None, S.asked(source, gradient), "no gradient yet")
+    with no_grad(m):
+        set_grad(m, s, like_nested(m, s, tensor_calls.call_method(m, g, "clone", [], {})))  # type: ignore[arg-type]
 
 
 def _dense(t: TraceTensor) -> bool:
@@ -394,6 +437,7 @@ def autograd_grad(
         raise Break("backward", "gradients of gradients under inference mode")
     if materialize_grads and allow_unused is None:
         allow_unused = True
+    _stay_inside(m, roots, ends)
     late = m.hooks.of_pass(m, roots)
     if late and create_graph:
         raise Otherwise(late[0].key, NATIVE)

@@ -31,7 +31,7 @@ from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
 from ...graph.history import is_refused
 from ...graph.tensor import TraceTensor, trace_tensor_like
-from ...graph.wrappers import is_jagged, is_wrapper
+from ...graph.wrappers import is_dtensor, is_jagged, is_wrapper
 from ..kinds import choices
 from ..arrays.array_value import Array, array_class, array_like
 from ..library.backward_reads import refuse_read
@@ -55,7 +55,7 @@ from .stack_values import (
 )
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
 from ..tensors.jagged_values import load_jagged
-from ..tensors.wrapper_values import load_wrapper
+from ..tensors.wrapper_values import as_changed, load_wrapper
 
 __all__ = ["World"]
 
@@ -127,6 +127,7 @@ class World:
         self.guarded_as: dict[Source, Source] = {}  # where the graph gets an inner tensor -> where guards find it
         self.subclassed: dict[int, Subclassed] = {}  # id of a tensor of a class of the program's -> its stand-in
         self.updating = False  # an optimizer's own code runs
+        self.changed: dict[int, Subclassed] = {}  # ids of wrappers' stand-ins -> those that it writes to in their place
         self.updated: set[int] = set()  # ids of stand-ins that were loaded by it, as what requires no gradient
         self.arrays: dict[int, Array] = {}  # id of a numpy array from outside -> its stand-in
         self.demanded: dict[
@@ -194,6 +195,10 @@ class World:
         if self.machine.backward_of:
             refuse_read(self.machine, value, source)
         got = self.loaded.get(source, MISSING)
+        if self.updating and type(value) not in PLAIN_TENSORS and is_wrapper(value) and not is_dtensor(type(value)):
+            if got is MISSING:
+                got = self.loaded[source] = self._load(value, source, why)
+            return as_changed(self, got) if type(got) is Subclassed else got
         if got is not MISSING and (self.updating or id(got) not in self.updated):
             return got
         result = self._load(value, source, why)

@@ -32,6 +32,7 @@ __all__ = [
     "hashed",
     "in_words",
     "is_open",
+    "varies",
     "settle_keys",
 ]
 
@@ -100,13 +101,14 @@ for _name in (
     setattr(LateText, _name, _looked_at)
 
 
-def _varies(value: Any) -> bool:
+def varies(value: Any) -> bool:
+    """Whether it is a number that a symbol stands for, or a text that is read late, or holds one."""
     cls = type(value)
     if cls in _NUMBERS:
         return value.node.constant is None
     if cls in _SEQUENCES:
-        return any(map(_varies, value))
-    return cls is LateText or cls is dict and any(map(_varies, value.values()))
+        return any(map(varies, value))
+    return cls is LateText or cls is dict and any(map(varies, value.values()))
 
 
 def _known(value: Any) -> bool:
@@ -161,7 +163,7 @@ def made_late(
     depends on the numbers.
     """
     kwargs = kwargs or {}
-    if not (_varies(args) or kwargs and _varies(kwargs)):
+    if not (varies(args) or kwargs and varies(kwargs)):
         return None
     args, kwargs = machine.deep_plain(args), machine.deep_plain(kwargs)  # as they are now
     if not _known(args) or not _known(kwargs):

@@ -15,6 +15,9 @@ Hooks that leaves have when the function is called are read where the pass accum
 
 from __future__ import annotations
 
+import dis
+import os
+import types
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Sequence
@@ -51,9 +54,10 @@ from ..library.bodies import (
 )
 
 if TYPE_CHECKING:
+    from ..machine.frame import Frame
     from ..machine.machine import Machine
 
-__all__ = ["NATIVE", "Hook", "Hooks", "call_after_accumulation", "changed_by_hooks", "hooks_of_leaf"]
+__all__ = ["NATIVE", "Hook", "Hooks", "call_after_accumulation", "changed_by_hooks", "hooks_of_leaf", "shows_nodes"]
 
 FIXED, READING, LATE, NATIVE = range(4)
 _REMEDY = "register it outside of the compiled region, or let the function call backward() itself"
@@ -114,15 +118,19 @@ class Hooks:
 
     def check(self, m: Machine, outputs: Sequence[Any]) -> None:
         """What leaves the captured part has no hook in its history that relies on passes inside, on what the program
-        changed since, or on memory that others may write before the pass."""
+        changed since, or on memory that others may write before the pass. Nor has it one itself: others that are put
+        there later come after that."""
         if not self.found:
             return
         left = [t for t in outputs if isinstance(t, TraceTensor) and t.requires_grad and not m.passes.has_freed(t)]
-        nodes = history(*left) if left else ()
+        nodes, given = history(*left) if left else (), {node_of(t) for t in left}
         seen = {id(t.tt_storage) for t in (*outputs, *m.world.tensors.values()) if isinstance(t, TraceTensor)}
         for hook in self.found:
             if node_of(hook.tensor) in nodes and (
-                hook.way != FIXED or held_by(hook.function) != hook.held or seen & hook.reads()
+                hook.way != FIXED
+                or node_of(hook.tensor) in given
+                or held_by(hook.function) != hook.held
+                or seen & hook.reads()
             ):
                 raise Otherwise(hook.key, NATIVE)
 
@@ -131,6 +139,27 @@ class Hooks:
         hook = value.hook if type(value) is CapturedHandle else next((h for h in self.found if h.tensor is value), None)
         if hook is not None:
             raise Otherwise(hook.key, NATIVE)
+
+
+def shows_nodes(frames: Sequence[Frame], outputs: Sequence[Any], hooked: bool) -> bool:
+    """Whether the program may see, behind a break, which autograd nodes computed the results so far. It looks at nodes,
+    or puts a hook on a result from which another one was computed: there it hears the gradients of both. hooked: the
+    break is where a hook is put."""
+    results = [t for t in outputs if isinstance(t, TraceTensor) and t.requires_grad and node_of(t) is not None]
+    used = {n for t in results for n in history(t) if n is not node_of(t)}
+    methods = [v.__self__ for v in frames[-1].stack if type(v) in (types.MethodType, types.BuiltinMethodType)]
+    if hooked and any(type(t) is TraceTensor and node_of(t) in used for t in methods):  # `t.register_hook` comes next
+        return True
+    own = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+    named = [f.code for f in frames if not f.file.startswith(own)]
+    if any("grad_fn" in code.co_names for code in named):
+        return True
+    entangled = any(node_of(t) in used for t in results)
+    places = [i for c in named if entangled and not _PUTS.isdisjoint(c.co_names) for i in dis.get_instructions(c)]
+    return sum(i.argval in _PUTS for i in places if type(i.argval) is str) > hooked
+
+
+_PUTS = frozenset(("register_hook", "retain_grad"))
 
 
 # --- register_hook

@@ -215,6 +215,8 @@ def _plain_numbers(value: Any) -> Any:
     if t in (tuple, list):
         parts = [_plain_numbers(v) for v in value]
         return t(parts) if any(p is not v for p, v in zip(parts, value)) else value
+    if t is slice:
+        return slice(*(_plain_numbers(v) for v in (value.start, value.stop, value.step)))
     return value.item() if t not in ATOMS and is_numpy_scalar(value) else value
 
 
@@ -227,6 +229,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     if m.choices:
         choices.check_operands(m, fn, args)
     if fn in _INDEXING and type(args[0]) is TraceTensor:
+        args[1] = _by_arrays(m, args[1])
         result = _indexed(m, fn, args)
         if result is not NotImplemented:
             return result
@@ -253,6 +256,20 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     if type(result) is TraceTensor or result is None:
         return m.graph.record("call_function", fn, tuple(args), {}, result)
     return _finish(m, "call_function", fn, args, {}, result)
+
+
+def _by_arrays(m: Machine, key: Any) -> Any:
+    """A key with numpy's arrays as the tensors that torch makes of them."""
+    if type(key) is tuple:
+        return tuple([_by_arrays(m, k) for k in key])
+    if type(key) is not Array or key._tensor.dtype is torch.bool and key._tensor.dim():
+        return key._tensor if type(key) is Array else key
+    if key._tensor.dtype not in _WHOLE:  # (of others it asks each number for itself)
+        raise Break("numpy", f"a tensor is indexed by numbers of numpy's of type {key._tensor.dtype}")
+    return call_method(m, key._tensor, "long", [], {})
+
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def _indexed(m: Machine, fn: Callable, args: list) -> Any:

@@ -172,6 +172,12 @@ def _refuse_factory(args: list, kwargs: dict) -> None:
     if kwargs.get("out") is not None:
         raise Break("unsupported", "a factory function with out=")
     for a in (*args, *kwargs.values()):
+        if type(a).__name__ == "ndarray" and type(a).__module__ == "numpy":
+            raise Break(
+                "unsupported",
+                "a tensor is made from a numpy array",
+                "write torch.from_numpy(array).clone(), which is part of the graph",
+            )
         if not _factory_argument(a):
             raise Break(
                 "numpy" if type(a).__module__.startswith("numpy") else "unknown_object",

@@ -23,6 +23,7 @@ from ...guards.wrapper_check import InnerTensor, WrapperCheck, gradient, is_leaf
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
+from . import tensor_calls
 from .class_code import rely_on_class
 from .gradients import set_grad
 from .tensor_subclasses import PLAIN_TENSORS, Subclassed
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..machine.world import World
 
 __all__ = [
+    "as_changed",
     "load_wrapper",
     "as_program_sees",
     "inner_attribute",
@@ -63,7 +65,7 @@ def is_wrapper_class(cls: type) -> bool:
 def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     """The stand-in for a wrapper from outside; Skip where its class or its context cannot be captured."""
     m = world.machine
-    updated = world.updating and real.is_leaf
+    updated = world.updating and real.is_leaf and is_dtensor(type(real))
     try:
         loaded = _Loading(world, real, source, real.requires_grad and not updated)
     except Unguardable as problem:
@@ -83,6 +85,28 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
         world.updated.add(id(made))
     if real.is_leaf and real.requires_grad and not updated and is_dtensor(type(real)):
         m.placed.append(real)
+    return made
+
+
+def as_changed(world: World, s: Subclassed) -> Subclassed:
+    """For an optimizer's code: a leaf over the memory of the one that is differentiated, which can be written to."""
+    real = world.reals.get(id(s))
+    if real is None or not is_of_wrapper(s) or not s.plain.tt_differentiable or not real.is_leaf:
+        return s
+    if (known := world.changed.get(id(s))) is not None:
+        return known
+    m = world.machine
+    put_together = m.graph.find(id(s.plain), 0)
+    traces = {m.graph.find(id(t), 0): t for t in world.tensors.values()}
+    wrapping, sizes, _ = take_apart(s.plain)
+    parts = [tensor_calls.call_method(m, traces[n], "detach", [], {}) for n in put_together.args[1:]]
+    wrap = Wrap(Crossing(wrapping), False)
+    outer = m.graph.record("call_function", wrap, (sizes, *parts), {}, m.native(wrap, sizes, *parts))
+    m.graph.calls -= 1 + len(parts)
+    source = world.sources[id(s)]
+    made = world.changed[id(s)] = world.register(Subclassed(type(real), outer, real.__dict__), source)
+    world.reals[id(made)] = world.register(real, source)
+    world.pending[id(made)] = world.pending.setdefault(id(s), {})
     return made
 
 

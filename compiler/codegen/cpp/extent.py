@@ -15,7 +15,7 @@ from dataclasses import replace
 from ...fusion.schedule import Launch
 from ...lowering.ir import Axis, Stage, Store
 from ...symbolic.expr import Expr, as_expr, integer, symbol
-from .product import NUMBER
+from ..kernel_sources import NUMBER
 
 __all__ = ["open_extent", "pass_numbers", "EXTENT"]
 

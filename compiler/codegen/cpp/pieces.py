@@ -19,7 +19,7 @@ from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ZERO, Expr, integer
 from .layout import Layout, size_hint
 
-__all__ = ["PIECES", "piece_text", "in_long_pieces", "split_index", "mark_turns"]
+__all__ = ["PIECES", "piece_text", "in_long_pieces", "step_in_pieces", "split_index", "mark_turns"]
 
 LONG = 8  # vectors of a row from which on conditions part it
 
@@ -91,8 +91,30 @@ def in_long_pieces(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) 
             length = n.eval(hints)
         except KeyError:
             return False
-        return name not in n.symbol_names() and length >= 2 * lanes and in_long_pieces(x, name, lanes, hints)
+        # (a piece of whole vectors; or what stays the same as long as what it is made of)
+        long = length >= 2 * lanes or length > 0 and length % lanes == 0 or step_in_pieces(x, name) == 0
+        return name not in n.symbol_names() and long and in_long_pieces(x, name, lanes, hints)
     return False
+
+
+def step_in_pieces(expr: Expr, name: str) -> int | None:
+    """How far an index goes from lane to lane, wherever it does not turn; None where that differs or is not known."""
+    if name not in expr.symbol_names():
+        return 0
+    if expr.op == "sym":
+        return 1
+    if expr.op in ("add", "mul"):
+        step = 0
+        for c, mono in expr.terms():
+            steps = [step_in_pieces(a, name) for a in mono]
+            if None in steps or any(steps) and len(mono) > 1:
+                return None
+            step += c * sum(s for s in steps if s is not None)
+        return step
+    if expr.op in ("mod", "floordiv") and name not in expr.args[1].symbol_names():
+        step_of_whole = step_in_pieces(expr.args[0], name)
+        return 0 if expr.op == "floordiv" and step_of_whole is not None else step_of_whole
+    return None
 
 
 def piece_text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:

@@ -11,14 +11,14 @@ of scratch, then for each phase its number of items and the estimated picosecond
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, numel
 from ...lowering.print_loops import names_of
 from ...base.quoting import comment
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
+from ..kernel_sources import KernelSource
 from .accumulators import FLUSH, Accumulator, better
 from .columns import column_phases
 from .dtypes import ctype, storage_size
@@ -33,44 +33,15 @@ from .short import shorten_positions
 from .support import SIGNATURE, Support, Target, used_sizes, vector_type
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
-__all__ = ["KernelSource", "print_kernel"]
+__all__ = ["print_kernel"]
 
 STACK_BYTES = 64 * 1024  # of local buffers; larger ones are allocated once per call and thread
-_IN_CODE = "tc_kernel"
 TOGETHER, SHORT = (
     512,
     512,
     # elements of the rows that a reduction over rows takes at a time, one vector of columns after the other, where rows
     # have so few elements
 )
-
-
-@dataclass
-class KernelSource:
-    """One kernel's file. `phases`: symbols to run one after the other, each over all of its items; `layout` tells how
-    the loops were chosen, for the report.
-
-    `text` is for readers: it names the kernel and says where it comes from. `code` is what is compiled: the same
-    without that, so that equal loops are one library wherever they stand. `symbol(name)` is what a function of `text`
-    is called in `code`."""
-
-    name: str
-    text: str
-    phases: list[str]
-    plan_symbol: str
-    checks: list[str]
-    choices: dict[str, Any] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)  # variable of the text -> aten node
-    numbers: tuple[int, ...] = ()  # constants that the code takes as arguments, before the kernel's sizes
-
-    @property
-    def code(self) -> str:
-        lines = self.text.split("\n")
-        first = next((n for n, line in enumerate(lines) if not line.startswith("//")), 0)
-        return re.sub(rf"\b{re.escape(self.name)}(?=\b|_)", _IN_CODE, "\n".join(lines[first:]))
-
-    def symbol(self, name: str) -> str:
-        return _IN_CODE + name[len(self.name) :]
 
 
 @dataclass

@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from ..kernel_sources import NUMBER
 from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values, is_plain_load, numel
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum, symbol
 from ..sums import sum_of_products
@@ -38,7 +39,7 @@ from .support import SIGNATURE, Support, Target, used_sizes
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 from .math.vecmath import need_instruction
 
-__all__ = ["NUMBER", "Product", "find_product", "ProductPrinter", "transpose_text"]
+__all__ = ["Product", "find_product", "ProductPrinter", "transpose_text"]
 
 RUN = 128  # steps of k between additions to the tile in memory
 BLOCK_BYTES = 384 * 1024  # of packed rows that an item goes through: they stay in the second-level cache
@@ -49,7 +50,6 @@ FAR_BYTES = (
 )  # of packed rows, beyond which going through all of them again for each strip of columns is slower than
 FAR_ROWS = 256  # packing the strips again for each block of that many rows
 LEAST_NUMBER = 17  # smaller ones stay in the text: unit strides, tiles
-NUMBER = "number_"  # what the arguments that stand for numbers are called, and a count
 _LITERAL = re.compile(r"(?<![\w.])(\d+)(LL)?(?![\w.])")
 
 

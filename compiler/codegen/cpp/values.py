@@ -21,7 +21,7 @@ from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
 from .moves import BITS
-from .pieces import PIECES, in_long_pieces, piece_text, split_index
+from .pieces import PIECES, in_long_pieces, piece_text, split_index, step_in_pieces
 from .prims import BOOL, Operand, conversion, expression, splat
 from .runs import RUN, backwards_text, every_second_text, run_directions
 from .short import held
@@ -369,7 +369,7 @@ class StageValues(GuardedValues):
                 f" ({self.scope.index_text(self.index_at(where.index, copy, False))}), {lanes})"
             )
         directions = self._in_runs(where)
-        if not directions:
+        if not directions and not self._in_whole_vectors(where):
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
         varying, fixed = split_index(where.index, self.vector)
         if self.start is not None and in_long_pieces(varying, self.vector, s.lanes, self.hints):
@@ -389,6 +389,15 @@ class StageValues(GuardedValues):
         if self.vector is None or any(name in indirect_values() for name in where.index.symbol_names()):
             return 0
         return run_directions(where.index, self.vector)
+
+    def _in_whole_vectors(self, where: Location) -> bool:
+        """Whether lanes lie side by side in long pieces that are anywhere: heads of attention beside each other."""
+        if self.vector is None or self.start is None or any(n in indirect_values() for n in where.index.symbol_names()):
+            return False
+        varying, _ = split_index(where.index, self.vector)
+        return step_in_pieces(varying, self.vector) in (1, -1, 0) and in_long_pieces(
+            varying, self.vector, self.s.lanes, self.hints
+        )
 
     def _need_pieces(self) -> None:
         self.s.need("each")

@@ -24,7 +24,8 @@ from ...lowering.print_loops import names_of
 from ...symbolic.expr import Expr, as_expr, integer
 from ..triton.cheap import rounded_to
 from ..triton.layout import Choices, GpuTarget, spans
-from ..triton.printer import Function, TritonSource, header_of, without_locals
+from ..kernel_sources import Function, TritonSource, Walk
+from ..triton.printer import header_of, without_locals
 from ..triton.product import Product, find_product
 from ..triton.product import product_choices as triton_choices
 from . import hopper
@@ -39,19 +40,6 @@ STAGED = 2  # results that the copy engine writes at most
 GROUP = 8  # rows of tiles that are gone through together, so that they read the same columns from the cache
 BARRIERS = 256  # bytes kept for them
 _TYPES = {torch.float32: "float", torch.bool: "unsigned char", torch.uint8: "unsigned char", torch.int64: "u64"}
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A matrix as the copy engine goes through it: lines of `length` neighbours, `lines` of them `stride` elements
-    apart, from `offset` on. `box`: what one copy takes, neighbours and lines."""
-
-    buffer: Buffer
-    offset: int
-    length: int
-    lines: int
-    stride: int
-    box: tuple[int, int]
 
 
 @dataclass

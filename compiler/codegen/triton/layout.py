@@ -130,10 +130,7 @@ def spans(kernel: Kernel) -> list[Expr]:
     """
     out = [numel(kernel.outer)] + [numel(stage.axes) for stage in kernel.stages]
     for b in (*kernel.inputs, *kernel.outputs):
-        n = ONE
-        for size, stride in zip(b.shape, b.stride):
-            n = n + (as_expr(size) - 1) * as_expr(stride)
-        out.append(8 * b.dtype.itemsize * n if b.bits else n)
+        out.append(8 * b.dtype.itemsize * b.reach if b.bits else b.reach)
     return [e for e in dict.fromkeys(out) if not (e.is_const and e.value < INT32 // 2)]
 
 

@@ -12,7 +12,7 @@ import re
 from typing import Any, Sequence
 
 from ...symbolic.expr import ZERO, Expr, integer, mul_all, symbol
-from ..cpp.product import NUMBER
+from ..kernel_sources import NUMBER
 
 __all__ = ["KINDS", "MULTIPLE", "opened", "is_number", "own_sizes", "with_arguments"]
 

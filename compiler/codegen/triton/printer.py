@@ -7,7 +7,8 @@ then scratch for partial results, sizes and scalars, and runs on a one-dimension
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import replace
 from typing import Any, Callable, Sequence
 
 import torch
@@ -36,7 +37,7 @@ from ...base.generations import has
 from ...base.quoting import comment
 from ...base.source_text import source_line
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
-from ..cpp.product import NUMBER
+from ..kernel_sources import NUMBER, Function, Scratch, TritonSource
 from . import bit_masks, cheap, eight_bits, indices, philox_draws, prims, scan
 from .dtypes import ttype
 from .horizontal import print_horizontal
@@ -45,10 +46,10 @@ from .open_numbers import KINDS, opened, own_sizes, with_arguments
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, print_product
 from .rows import print_rows
-from .split import Scratch, is_variance, print_split
+from .split import is_variance, print_split
 from .values import NONE, Names, Tile, Values, stored
 
-__all__ = ["TritonSource", "Function", "Printer", "header_of", "without_locals", "with_stored_values"]
+__all__ = ["Printer", "header_of", "without_locals", "with_stored_values"]
 
 HELPERS = {
     **prims.HELPERS,
@@ -59,49 +60,6 @@ HELPERS = {
     **philox_draws.HELPERS,
     **bit_masks.HELPERS,
 }
-
-
-@dataclass
-class Function:
-    """One launch. `arguments`: (name, Triton type) in order; `grid`: number of programs over the kernel's sizes;
-    `constants`: values of the constexpr arguments."""
-
-    name: str
-    arguments: list[tuple[str, str]]
-    constants: dict[str, int]
-    grid: Expr
-    warps: int
-    stages: int
-
-    @property
-    def head(self) -> str:
-        """The line that it begins with."""
-        names = [n for n, _ in self.arguments] + [f"{constant}: tl.constexpr" for constant in self.constants]
-        return f"def {self.name}({', '.join(names)}):"
-
-
-@dataclass
-class TritonSource:
-    """One kernel's file, in Triton's Python or in CUDA C++. `asserts`: whether it checks indices on the device;
-    `limits`: expressions that must stay below 2^31 for its 32-bit indices (empty where that is certain, or indices have
-    64 bits); `fuse_multiply_add` as eager does not."""
-
-    name: str
-    text: str
-    functions: list[Function]
-    scratch: list[Scratch] = field(default_factory=list)
-    choices: dict[str, Any] = field(default_factory=dict)
-    asserts: bool = False
-    limits: list[Expr] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # variable of the text -> aten node
-    language: str = "triton"  # or "cuda": C++ of ../cuda, with `walks` as its last arguments
-    walks: Sequence[Any] = ()  # cuda.product.Walk: how the copy engine goes through buffers
-    numbers: tuple[int, ...] = ()  # what the arguments stand for that the text leaves open (open_numbers.py)
-    shared: int = 0  # bytes of shared memory that CUDA C++ asks for
-
-    @property
-    def phases(self) -> list[str]:
-        return [function.name for function in self.functions]
 
 
 def without_locals(kernel: Kernel) -> Kernel:
@@ -202,8 +160,8 @@ def header_of(kernel: Kernel, name: str, mark: str = "#") -> str:
 
 def _used(body: list[str]) -> list[str]:
     """Without sizes that nothing reads: kernels that differ in such a one alone are equal."""
-    rest = "\n".join(body)
-    unread = {f"{d}numel" for d in "xyr" if len(re.findall(rf"\b{d}numel\b", rest)) == 1}
+    named = Counter(re.findall(r"\b[xyr]numel\b", "\n".join(body)))
+    unread = {size for size, times in named.items() if times == 1}
     return [line for line in body if line.partition(" = ")[0] not in unread]
 
 
@@ -324,8 +282,8 @@ class Printer:
         f = Function(name, arguments, constants, grid, self.lay.warps, self.lay.stages)
         return f, "\n".join(["@triton.jit", f.head, *(f"    {line}" for line in _used(body)), "", "", ""])
 
-    def _t(self, e: Any) -> str:
-        return indices.index_text(as_expr(e), self.need)
+    def _t(self, expr: Any) -> str:
+        return indices.index_text(as_expr(expr), self.need)
 
     # ---- tiles
     def _shape(self, dims: frozenset[str]) -> str:

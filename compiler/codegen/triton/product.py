@@ -31,7 +31,8 @@ from .prims import Operand
 from .values import Names, Values
 
 if TYPE_CHECKING:
-    from .printer import Function, Printer
+    from ..kernel_sources import Function
+    from .printer import Printer
 
 __all__ = ["Product", "find_product", "product_layout", "print_product", "product_choices"]
 

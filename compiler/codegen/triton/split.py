@@ -7,30 +7,21 @@ the rows, all of whose programs would have to fold otherwise. It computes what f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Iterable
 
 import torch
 
 from ...lowering.ir import Acc, Stage, loads, numel, walk
 from ...lowering.patterns import Leaf, Same, match, op
-from ...symbolic.expr import Expr, ceildiv, integer
+from ...symbolic.expr import ceildiv, integer
+from ..kernel_sources import Scratch
 from .dtypes import ttype
 from .prims import Operand
 from .values import Names
 
-__all__ = ["Scratch", "is_variance", "print_split"]
+__all__ = ["is_variance", "print_split"]
 
 FOLDED = 4096  # partial results that one program folds
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """Memory for partial results, one element per row and piece."""
-
-    name: str
-    dtype: torch.dtype
-    numel: Expr
 
 
 def is_variance(first: Stage, second: Stage) -> bool:

@@ -5,30 +5,31 @@ Liveness is per block: a view keeps its base alive, and so does a library call's
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from functools import cache
+from typing import Any, Callable, Mapping, Sequence
 
 from ...lowering.ir import Buffer
 from ...lowering.lowered import Extern, LoweredGraph, View
 from ...ops.collectives import communicates
-from ...symbolic.expr import Expr, as_expr, integer
+from ...symbolic.expr import Expr, integer
 from ..domain import size_hint
 from ..inline import buffers_read
 from ..schedule import Launch
 
-__all__ = ["Liveness", "may_alias", "nbytes", "outlive", "output_buffers", "result_buffers"]
+__all__ = ["Liveness", "may_alias", "nbytes", "outlive", "output_buffers", "result_buffers", "sizes"]
 
 
 def nbytes(b: Buffer) -> Expr:
     """Bytes of memory that a buffer spans: to the last element that its strides reach."""
     if any(isinstance(s, int) and s == 0 for s in b.shape):
         return integer(0)
-    known, span = 1, integer(0)
-    for s, st in zip(b.shape, b.stride):
-        if type(s) is int and type(st) is int:
-            known += (s - 1) * st
-        else:
-            span = span + (as_expr(s) - 1) * st
-    return (span + known) * b.dtype.itemsize
+    return b.reach * b.dtype.itemsize
+
+
+def sizes(hints: Mapping[str, int]) -> Callable[[Buffer], int]:
+    """How many bytes a buffer has at the hints, looked at once for each."""
+    known = dict(hints)
+    return cache(lambda b: max(0, size_hint(nbytes(b), known)))
 
 
 def may_alias(s: Extern, k: int) -> bool:
@@ -108,17 +109,16 @@ class Liveness:
                     self._touch(b, i)
                     self.first.setdefault(self.root(b), i)
 
-    def bytes_alive(self, hints: Mapping[str, int]) -> list[int]:
+    def bytes_alive(self, size_of: Callable[[Buffer], int]) -> list[int]:
         """Bytes alive while each step runs; of inputs those alone that are free after their last use. A kernel's result
         is taken to lie where one of its arguments of its size ends.
         """
         inputs = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
         change = [0] * (len(self.steps) + 1)
         ends: dict[int, list[int]] = {}
-        known = dict(hints)
-        size = {b: max(0, size_hint(nbytes(b), known)) for b in self.first if b not in inputs}
+        size = {b: size_of(b) for b in self.first if b not in inputs}
         for b, at in self.given.items():
-            n = max(0, size_hint(nbytes(b), known))
+            n = size_of(b)
             change[0] += n
             change[at + 1] -= n
         for b, n in size.items():

@@ -17,10 +17,9 @@ from typing import Any, Iterator, Mapping, Sequence
 from ...lowering.ir import Buffer
 from ...lowering.lowered import Extern, LoweredGraph, View
 from ...ops.collectives import communicates
-from ..domain import size_hint
 from ..inline import buffers_read, does_more
 from ..schedule import Launch
-from .liveness import Liveness, may_alias, nbytes
+from .liveness import Liveness, may_alias, sizes
 
 __all__ = ["lower_peak"]
 
@@ -53,12 +52,12 @@ def lower_peak(
     (updated_inputs.py).
     """
     over = {b: lowered.inputs[i] for b, i in [*((b, i) for i, b in lowered.mutations), *updated.items()]}
-    order = _Order(list(steps), lowered, hints, over)
+    order = _Order(list(steps), _Facts(steps, lowered, hints, over))
     for _ in range(ROUNDS):
         if not order.steps or max(order.alive) < NO_PEAK:
             break
         found = sorted(order.moves(), key=lambda m: -m.gain)[:TRIED]
-        tried = (_Order(m.apply(order.steps), lowered, hints, over) for m in found)
+        tried = (_Order(m.apply(order.steps), order.facts) for m in found)
         better = next((o for o in tried if o.is_lower(order)), None)
         if better is None:
             break
@@ -66,19 +65,30 @@ def lower_peak(
     return order.steps
 
 
-class _Order:
-    """An order of the steps: what is alive when, who reads and who writes each block of memory.
+class _Facts:
+    """What holds of steps and buffers in any order.
 
-    over: buffer -> the graph's input that it is written over.
+    over: buffer -> the graph's input that it is written over. reads, writes: of each step by its id, the blocks of
+    memory. may_move: ids of steps.
     """
 
     def __init__(
-        self, steps: list[Any], lowered: LoweredGraph, hints: Mapping[str, int], over: Mapping[Buffer, Buffer]
+        self, steps: Sequence[Any], lowered: LoweredGraph, hints: Mapping[str, int], over: Mapping[Buffer, Buffer]
     ):
-        self.steps, self.hints, self.over = steps, hints, over
-        self.live = Liveness(steps, lowered)
-        self.alive = self.live.bytes_alive(hints)
-        self._sizes: dict[Buffer, int] = {}
+        self.lowered, self.size = lowered, sizes(hints)
+        root = Liveness(steps, lowered).root
+        self.reads = {id(s): {root(b) for b in _read(s)} for s in steps}
+        self.writes = {id(s): {root(x) for b in _written(s) for x in (b, over.get(b, b))} for s in steps}
+        self.may_move = {id(s) for s in steps if _may_move(s)}
+
+
+class _Order:
+    """An order of the steps: what is alive when, who reads and who writes each block of memory."""
+
+    def __init__(self, steps: list[Any], facts: _Facts):
+        self.steps, self.facts = steps, facts
+        self.live = Liveness(steps, facts.lowered)
+        self.alive = self.live.bytes_alive(facts.size)
 
     def is_lower(self, other: _Order) -> bool:
         """Whether the peak is lower, or as high at fewer steps."""
@@ -87,10 +97,9 @@ class _Order:
 
     def moves(self) -> Iterator[_Move]:
         """Every move of a step near the peak over it that frees memory there."""
-        root, n = self.live.root, len(self.steps)
+        facts, n = self.facts, len(self.steps)
         peak = max(range(n), key=self.alive.__getitem__)
-        reads = [{root(b) for b in _read(s)} for s in self.steps]
-        writes = [{root(x) for b in _written(s) for x in (b, self.over.get(b, b))} for s in self.steps]
+        reads, writes = ([of[id(s)] for s in self.steps] for of in (facts.reads, facts.writes))
         readers: dict[Buffer, list[int]] = {}
         writers: dict[Buffer, list[int]] = {}
         for i in range(n):
@@ -99,7 +108,7 @@ class _Order:
             for b in writes[i]:
                 writers.setdefault(b, []).append(i)
         alone = [
-            _may_move(s) and all(writers[b] == [i] and self.live.first.get(b) == i for b in writes[i])
+            id(s) in facts.may_move and all(writers[b] == [i] and self.live.first.get(b) == i for b in writes[i])
             for i, s in enumerate(self.steps)
         ]
         for at in range(peak + 1, min(n, peak + REACH)):
@@ -112,8 +121,8 @@ class _Order:
                 continue
             if any(not reads[at].isdisjoint(writes[j]) for j in range(at + 1, min(later, n))):
                 continue
-            made = sum(self._size(b) for b in writes[at])
-            held = sum(self._size(b) for b in reads[at] if self._end(b) < peak)
+            made = sum(self.facts.size(b) for b in writes[at])
+            held = sum(self.facts.size(b) for b in reads[at] if self._end(b) < peak)
             if made - held >= SMALL_BYTES:
                 yield _Move((at,), later, made - held)
 
@@ -154,10 +163,10 @@ class _Order:
         for b in {b for i in group for b in reads[i]}:
             here = b in self.live.given or self.live.first.get(b, peak) < peak and b not in self.live.pinned
             if here and all(r < peak or r in inside for r in readers[b]) and self._end(b) in inside:
-                freed += self._size(b)
+                freed += self.facts.size(b)
         for b in {b for i in group for b in writes[i]}:
             if b in self.live.pinned or self.live.last_use[b] not in inside:
-                kept += self._size(b)
+                kept += self.facts.size(b)
         return freed - kept
 
     def _end(self, b: Buffer) -> int:
@@ -165,11 +174,6 @@ class _Order:
         if b in self.live.given:
             return self.live.given[b]
         return self.live.last_use[b] if b in self.live.first else len(self.steps)
-
-    def _size(self, b: Buffer) -> int:
-        if b not in self._sizes:
-            self._sizes[b] = max(0, size_hint(nbytes(b), dict(self.hints)))
-        return self._sizes[b]
 
 
 def _read(s: Any) -> list[Buffer]:

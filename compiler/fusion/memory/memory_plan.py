@@ -20,7 +20,7 @@ from ...symbolic.expr import Expr, as_expr, integer
 from ..domain import size_hint
 from ..inline import buffers_read
 from ..schedule import Alloc, Free, Launch, Step
-from .liveness import Liveness, may_alias, nbytes, result_buffers
+from .liveness import Liveness, may_alias, nbytes, result_buffers, sizes
 
 KEPT_BYTES = 1 << 20  # of a block that is kept between two uses in any case
 # calls whose results are memory of their own, which nothing else knows: kernels behind them may write over it
@@ -48,7 +48,7 @@ def _may_fail(step: Any) -> bool:
 class _Planner(Liveness):
     def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int], updated: dict[Buffer, int]):
         super().__init__(steps, lowered)
-        self.hints, self.updated = hints, updated
+        self.hints, self.updated, self.size = hints, updated, sizes(hints)
 
     def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
         in_place, mutations = self.mutations_in_place()
@@ -105,7 +105,7 @@ class _Planner(Liveness):
             k = made.get(b, -1)
             ok = (
                 k >= 0
-                and (k > last or size_hint(nbytes(b), self.hints) > KEEP_BYTES)
+                and (k > last or self.size(b) > KEEP_BYTES)
                 and b not in returned
                 and b not in viewed
                 and sources.count(b) == 1
@@ -249,12 +249,12 @@ class _Planner(Liveness):
                     continue
                 old = reuse.get(b)
                 out.append(Alloc(b, old))
-                size[b] = size.pop(old) if old is not None else max(0, size_hint(nbytes(b), self.hints))
+                size[b] = size.pop(old) if old is not None else self.size(b)
                 live += size[b] if old is None else 0
             if isinstance(s, Extern) and s.out_variant is None:
                 for b in s.outputs:
                     if b is not None:
-                        size[b] = max(0, size_hint(nbytes(b), self.hints))
+                        size[b] = self.size(b)
                         live += size[b]
             peak = max(peak, live)
             if isinstance(s, Extern) and (begins := s.begins_as()):

@@ -148,10 +148,8 @@ def split_axes(nest: LoopNest) -> LoopNest:
         domain += reversed(parts)
     ranges = {a.symbol.name: (0, a.size) for a in domain}
 
-    def f(e: Expr) -> Expr:
-        return tidy(e.subs(new), ranges)
-
-    if not all(is_affine(f(e)) for e in indices):
+    found = {e: tidy(e.subs(new), ranges) for e in indices}
+    if not all(map(is_affine, found.values())):
         return nest
     reduced = {p.symbol.name for a in nest.reduce_axes for p in parts_of.get(a.symbol.name, (a,))}
     kept, rest = (tuple(a for a in domain if (a.symbol.name in reduced) is r) for r in (False, True))
@@ -160,8 +158,8 @@ def split_axes(nest: LoopNest) -> LoopNest:
         axes=kept,
         reduce_axes=rest,
         domain=tuple(domain),
-        index=f(nest.index),
-        value=Rewriter(on_index=f)(nest.value),
+        index=found[nest.index],
+        value=Rewriter(on_index=found.__getitem__)(nest.value),
     )
 
 

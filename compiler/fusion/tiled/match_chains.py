@@ -20,7 +20,6 @@ from .producers import (
     COLUMN,
     INNER,
     KEY,
-    LONGEST,
     ROW,
     Finder,
     NoMatch,
@@ -48,7 +47,6 @@ def match_chain(finder: Finder, s: Extern, always: bool) -> Match:
             and nest.buffer.dtype in DTYPES
             and finder.producer(load(base, nest.index)) is not None
             and finder.leads(base)
-            and _meets_narrow(finder, base)
         ):
             try:
                 return _of_operand(finder, s, side, nest)
@@ -59,12 +57,10 @@ def match_chain(finder: Finder, s: Extern, always: bool) -> Match:
 
 def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
     """A chain whose factor is operand `side`, which a nest makes."""
-    own = {a.symbol.name: (0, a.size) for a in nest.domain}
-    value = finder.scores(load(nest.buffer, nest.index), own)
-    first = next((w for w in walk([value]) if _is_narrow(finder, w)), None)
+    first = _first_product(finder, nest)
     if first is None:
         raise NoMatch
-    by_batch, one, other = groups_of(nest.domain, first.attr[0].shape)
+    by_batch, one, other = groups_of(nest.domain, first.shape)
     if len(one) != 1:
         raise NoMatch
     batch = tuple([Axis(symbol(f"i{k}"), a.size) for k, a in enumerate(by_batch)])
@@ -82,7 +78,8 @@ def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
     out = s.outputs[0]
     assert out is not None
     columns = c.shape[-1 if side == 0 else -2]
-    factor = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(value)
+    own = {a.symbol.name: (0, a.size) for a in nest.domain}
+    factor = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(finder.scores(load(nest.buffer, nest.index), own))
     space = (*batch, Axis(ROW, row.size), Axis(KEY, key.size))
     ranges = ranges_of(space, 1, columns)
     products = {w: _product(finder, w, space, columns, g) for w in walk([factor]) if _is_narrow(finder, w)}
@@ -106,16 +103,23 @@ def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
     return chain
 
 
-def _meets_narrow(finder: Finder, b: Buffer) -> bool:
-    """Whether a buffer's elements may be computed of such a product's: seen without computing them."""
-    here, seen = {b}, {b}
-    for _ in range(LONGEST + 1):
-        if any(_made_narrow(finder, x) for x in here):
-            return True
-        nests = [finder.maker(x) for x in here if finder.leads(x)]
-        here = {v.attr[0] for n in nests if n is not None for v in loads([n.value])} - seen
-        seen |= here
-    return False
+def _first_product(finder: Finder, nest: LoopNest) -> Buffer | None:
+    """The first narrow product that a nest's elements are computed of: seen without computing them. (Through windows
+    and pads that takes long, and is no chain: the product has another shape.)"""
+    seen: set[Buffer] = set()
+    left = loads([nest.value])[::-1]
+    while left:
+        v = left.pop()
+        b = v.attr[0]
+        if _is_narrow(finder, v):
+            return b
+        if b in seen:
+            continue
+        seen.add(b)
+        maker = finder.maker(b) if finder.leads(b) else None
+        if maker is not None:
+            left += loads([maker.value])[::-1]
+    return None
 
 
 def _is_narrow(finder: Finder, w: Value) -> bool:

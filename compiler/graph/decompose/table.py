@@ -14,6 +14,7 @@ from typing import Any, Callable
 import torch
 import torch.fx
 
+from ...base.fx_modules import call_node
 from ...ops.closed_set import gives_views
 from ...symbolic.expr import Expr
 from ..aten import AtenGraph
@@ -69,7 +70,7 @@ class Builder:
         self.where_meta: dict[str, Any] = {}
 
     def emit(self, op: Any, *args: Any, val: Any = None, **kwargs: Any) -> Node:
-        n = self.graph.create_node("call_function", op, args, kwargs, name=short_name(op))
+        n = call_node(self.graph, "call_function", op, args, kwargs, short_name(op))
         n.meta.update(self.where_meta)
         n.meta["val"] = self.meta(op, args, kwargs) if val is None else val
         return n

@@ -1,8 +1,9 @@
 """The ranked answer of a report: where the run's time went, and what would change it, most gain first.
 
 A gain is measured, where something was tried and timed, or it is a bound: the time that would be gone if this part took
-none. A bound is told with a remedy alone: of what nobody knows how to change the share is told. What would change
-nothing is not told as a remedy; a part that is as it should be is told as that.
+none. What a break costs is no bound ("about"): what stands on both sides of it may become one kernel, and both branches
+may have to be computed. A bound is told with a remedy alone: of what nobody knows how to change the share is told. What
+would change nothing is not told as a remedy; a part that is as it should be is told as that.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from .. import schema as s
 from ...base.labels import frame_words
 from ...base.figures import differs, plural, seconds
 from .host_time import BETWEEN, HostTime, host_time
-from .waits import recompile_seconds
+from .waits import recompile_seconds, subject
 from .wall import IMPORTING, graph_calls, is_joined
 
-__all__ = ["NO_CHANGE", "answers_of"]
+__all__ = ["NO_CHANGE", "answers_of", "most_without_breaks"]
 
 _MOST = 6
 _LEAST = 0.05  # of the run: smaller parts are no answer
@@ -30,6 +31,7 @@ _TEXT = "print"  # the kind of breaks where text is made of a tensor
 _DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
 _WORTH_A_SEARCH = 1e-4  # seconds of a run: a search for better kernels takes minutes
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
+_TOO_MUCH = 10.0  # a bound above that says nothing
 _REPLAY: dict[str, Any] = {
     "action": "replay the launches as one: `mode=reduce-overhead`",
     "settings": {"mode": "reduce-overhead"},
@@ -42,7 +44,7 @@ def answers_of(r: Any) -> list[s.Answer]:
     out = _measured(r)
     run = _run_seconds(r)
     if run:
-        parts = (_products, _library, _kernels, _calls, _outside, _python, _data, _waiting)
+        parts = (_products, _library, _kernels, _calls, _outside, _python, _rest, _data, _waiting)
         out += [a for part in parts for a in part(r, run)]
     out += _breaks(r) + _compiling(r) + _imports(r)
     for words, tried in r.tried.items():
@@ -51,10 +53,19 @@ def answers_of(r: Any) -> list[s.Answer]:
                 a.action, a.settings, a.gain, a.how = "", {}, None, ""
                 a.text += _of_no_use(words, *tried["ratio"])
     for a in out:
-        if a.how == "at most" and (a.gain or 1.0) < _LEAST_GAIN:
+        if a.how in ("at most", "about") and (a.gain or 1.0) < _LEAST_GAIN:
             a.action, a.settings, a.gain, a.how = "", {}, None, ""
     out.sort(key=lambda a: (-(a.gain or 1.0), -(a.share or 0.0)))
     return out[:_MOST]
+
+
+def most_without_breaks(r: Any) -> float | None:
+    """How many times as fast the run would be at most without its breaks: what torch's kernels in graphs take, loading
+    and waiting stay. None where that is not known, or so much that it says nothing."""
+    run = _run_seconds(r)
+    stays = _sum(r, "library", "data", "waiting")
+    most = _bound(run, run - min(stays, run)) if run and r.wall.parts else _TOO_MUCH
+    return most if most < _TOO_MUCH else None
 
 
 def _run_seconds(r: Any) -> float:
@@ -285,8 +296,24 @@ def _calls(r: Any, run: float) -> list[s.Answer]:
     if took / run < 2 * _LEAST or not calls:
         return []
     text = f"{_part(took, run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
+    later = _steady(r)
+    if later is not None and later < took / 2:
+        return [s.Answer(f"{text}: most of it once, as later calls were measured", share=took / run, ref="speed")]
     remedy = _REPLAY if _may_replay(r) else {}
     return [s.Answer(text, share=took / run, ref="speed", **_at_most(_bound(run, took), **remedy))]
+
+
+def _steady(r: Any) -> float | None:
+    """What the run's compiled calls would have cost beside their kernels, had each taken as long as those that were
+    measured later; None where not all were measured."""
+    medians = {c.name: e.median for c in r.speedups.calls for e in c.engines if e.engine == "tcompile" and e.median}
+    total = 0.0
+    for f in r.frames:
+        hits = [r.entries[n].hits or 0 for n in f.entries if r.entries[n].graph is not None]
+        if hits and frame_words(f.name) not in medians:
+            return None
+        total += max(hits, default=0) * medians.get(frame_words(f.name), 0.0)
+    return max(0.0, total - _sum(r, "kernels", "library")) if medians else None
 
 
 def _beside_kernels(r: Any, t: HostTime) -> s.Answer:
@@ -306,9 +333,11 @@ def _may_replay(r: Any) -> bool:
     return gpu and r.options.get("mode", "default") in ("default", "max-autotune-no-cudagraphs")
 
 
-def _at_most(gain: float, action: str = "", settings: dict[str, Any] | None = None) -> dict[str, Any]:
+def _at_most(
+    gain: float, action: str = "", settings: dict[str, Any] | None = None, how: str = "at most"
+) -> dict[str, Any]:
     """The fields of a bounded answer; none where there is no remedy."""
-    return {"gain": gain, "how": "at most", "action": action, "settings": dict(settings or {})} if action else {}
+    return {"gain": gain, "how": how, "action": action, "settings": dict(settings or {})} if action else {}
 
 
 def _outside(r: Any, run: float) -> list[s.Answer]:
@@ -373,7 +402,7 @@ def _breaks(r: Any) -> list[s.Answer]:
                 f"the break at line {b.line} costs {seconds(b.seconds)} a call, {_per_cent(b.share)} of it: {what}",
                 ref=f"breaks/{i}",
                 line=b.line,
-                **_at_most(_bound(1.0, b.share), remedy),
+                **_at_most(_bound(1.0, b.share), remedy, how="about"),
             )
         )
     return out
@@ -396,6 +425,16 @@ def _python(r: Any, run: float) -> list[s.Answer]:
             share=took / run,
             line=most.line,
         )
+    ]
+
+
+def _rest(r: Any, run: float) -> list[s.Answer]:
+    """What was not looked at: a run that is short, or whose thread kept the interpreter's lock."""
+    took = _sum(r, "rest")
+    if r.wall.how == "sampled" or not r.entries or took / run < 4 * _LEAST:
+        return []
+    return [
+        s.Answer(f"{_part(took, run)} is Python, and what could not be told apart in so short a run", share=took / run)
     ]
 
 
@@ -442,11 +481,11 @@ def _compiling(r: Any) -> list[s.Answer]:
     if sum(again) / total >= _LEAST:
         i = again.index(max(again))
         c = r.recompiles[i]
-        what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
+        what = subject(c)
         cause = c.source, c.detail, c.suggestion
         of_it = sum(t for x, t in zip(r.recompiles, again) if (x.source, x.detail, x.suggestion) == cause)
         others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t}) - 1
-        whats = f"`{what}`" + (f" and {plural(others, 'other')}" if others > 0 else "")
+        whats = (what if " " in what else f"`{what}`") + (f" and {plural(others, 'other')}" if others > 0 else "")
         fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
         out.append(
             s.Answer(
@@ -463,13 +502,11 @@ def _compiling(r: Any) -> list[s.Answer]:
     most = ""
     if waited is not None and len(r.frames) > 1:
         most = f", most in calls of {frame_words(waited.name)} ({seconds(waited.seconds)})"
-    out.append(
-        s.Answer(
-            f"compiling took {seconds(took)} of this run's {seconds(total)}{most}; the next run of the cell does not"
-            " pay it",
-            ref="guards",
-        )
-    )
+    then = "the next run of the cell does not pay it"
+    if r.changed_itself:
+        then = f"the cell changed `{r.changed_itself}`, which it relies on: its next run compiles again"
+    text = f"compiling took {seconds(took)} of this run's {seconds(total)}{most}; {then}"
+    out.append(s.Answer(text, ref="guards"))
     return out
 
 

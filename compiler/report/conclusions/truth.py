@@ -61,9 +61,9 @@ def fell_back(r: Any) -> bool:
 
 
 def without_tensors(r: Any) -> bool:
-    """Whether nothing was captured, and the program was not seen at work on tensors in any look at its stack: it had
-    nothing to compile."""
-    seen = any(p.kind == "torch" or p.name.endswith("(torch)") for p in r.wall.parts)
+    """Whether nothing was captured, and the program was not seen at work on tensors, by capture or in any look at its
+    stack: it had nothing to compile."""
+    seen = r.met_tensors or any(p.kind == "torch" or p.name.endswith("(torch)") for p in r.wall.parts)
     return r.wall.how == "sampled" and not seen and not r.graphs
 
 

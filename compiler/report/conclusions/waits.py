@@ -6,7 +6,7 @@ from typing import Any, Sequence
 
 from .. import schema as s
 
-__all__ = ["recompile_seconds", "tell_waits"]
+__all__ = ["recompile_seconds", "subject", "tell_waits"]
 
 
 def tell_waits(r: Any, waits: Sequence[tuple[float, float]]) -> None:
@@ -42,3 +42,10 @@ def recompile_seconds(r: Any) -> list[float]:
         if n in led_to[:i]:  # of several that led to one entry the first has its time
             took[i] = 0.0
     return took[: len(r.recompiles)]
+
+
+def subject(r: s.Recompile) -> str:
+    """The thing that changed: `x.shape[0]`, or in words where it has no name: `shape[0] of the result of line 4`."""
+    if not r.source or not r.detail:
+        return r.source or r.detail or r.kind
+    return f"{r.detail} of {r.source}" if " " in r.source else f"{r.source}.{r.detail}"

@@ -34,14 +34,18 @@ class GuardTable:
         if cost is not None:
             self._costs[entry] = cost
 
-    def adopt(self, old: list[s.GuardRow], entry: int, number: int, again_named: Callable[[Any], Any]) -> None:
-        """Rows of an earlier report's entry, which has this number here, as `again_named` names the cell."""
+    def adopt(self, old: list[s.GuardRow], entry: int, number: int, names: tuple[str, str]) -> None:
+        """Rows of an earlier report's entry, which has this number here; `names`: the cell's then and now. There are
+        hundreds of rows in each run of a cell.
+        """
         known = self._by_entry.get(id(old))
         if known is None:
             known = self._by_entry[id(old)] = {}
             for g in old:
                 known.setdefault(g.entry, []).append(g)
-        self._adopted += [row_with(again_named(g), entry=number, failed=0) for g in known.get(entry, ())]
+        then, now = names
+        for g in known.get(entry, ()):
+            self._adopted.append(row_with(g, entry=number, failed=0, file=now if g.file == then else g.file))
 
     def count_failure(self, guard: Any) -> None:
         """It was the first to fail."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..cell_source import runs_often
 
-__all__ = ["NO_NAME", "is_setup", "name_sizes", "users_words"]
+__all__ = ["NO_NAME", "is_setup", "name_sizes", "part_of_no_name", "users_words"]
 
 NO_NAME = "an intermediate value"
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -20,9 +20,17 @@ def users_words(text: str, line: str) -> str:
         return text
     if "__value" in text:
         found = re.match(r"\s*(?:async\s+)?for\s+([\w, ]+?)\s+in\b", line)
-        text = re.sub(r"__value_*", found.group(1) if found else "item", text)
+        names = re.split(r",\s*", found.group(1)) if found else ["item"]
+        if len(names) > 1:
+            text = re.sub(r"__value_*\[(\d+)\]", lambda m: names[int(m[1])] if int(m[1]) < len(names) else m[0], text)
+        text = re.sub(r"__value_*", ", ".join(names), text)
     text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", rf"`\1` of {NO_NAME}", text)
     return re.sub(r"(?:the tensor )?`?__stack_\d+_*`?", NO_NAME, text)
+
+
+def part_of_no_name(source: str) -> str:
+    """`shape[0] of __stack_2`: a part of what has no name, to be told in that order."""
+    return re.sub(r"^(__stack_\d+_*)\.?(.+)$", r"\2 of \1", source)
 
 
 def name_sizes(r: Any) -> None:
@@ -48,15 +56,18 @@ def _exchanged(text: str, symbol: re.Pattern, names: dict[str, str]) -> str:
 
 
 def is_setup(b: Any) -> bool:
-    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, seeds a
-    generator, or prints. After a first break an `__init__` is a frame of its own. Comprehensions count as the line that
-    they stand in."""
+    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, moves a
+    module to a device or dtype, seeds a generator, or prints. After a first break an `__init__` is a frame of its own.
+    Comprehensions count as the line that they stand in."""
     named = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
     inside = [n for n in named if n not in _COMPREHENSIONS]
     seeds = b.reason.endswith("generator is seeded.")
     return (
         (b.kind in ("class_definition", "import") or seeds or b.kind == "print" and not runs_often(b.file, b.line))
         and inside == ["<module>"]
+        or b.kind == "tensor_data"
+        and "_apply" in inside
+        and not runs_often(b.file, b.line)
         or inside[:1] == ["__init__"]
         or inside[:2] == ["<module>", "__init__"]
     )

@@ -7,6 +7,7 @@ time of arrival is known; on a GPU the length of each rank's kernel is, and the 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any, Iterable, Mapping
 
@@ -19,6 +20,7 @@ _SPANS = 160  # of a rank, the longest
 _LEAST = 1e-4  # seconds: shorter waits are nobody's
 _SIZES = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Byte": 1, "Char": 1}
 _SIZES |= {"Bool": 1, "ComplexFloat": 8, "ComplexDouble": 16}
+_NUMBER = re.compile(r"(?<![\w.])-?\d[\w.]*(?:(?<=e)-\d+)?")  # in the text of an argument
 Call = dict[str, Any]  # a collective as rank_recorder.py gives it
 
 
@@ -41,7 +43,7 @@ def side_by_side(rows: list[RankRow], facts: Mapping[int, dict[str, Any]], repor
     for row in rows:
         if row.rank in reports:
             _fill_compiled(row, reports[row.rank])
-    out.differences = _differences(reports)
+    out.differences = _differences(reports, out.remarks)
     return out
 
 
@@ -148,8 +150,9 @@ def _fill_compiled(row: RankRow, report: Any) -> None:
 Place = tuple[str, str, int]  # function, file, how manyth graph of it
 
 
-def _differences(reports: Mapping[int, Any]) -> list[RankDifference]:
-    """Graphs of a function that ranks don't have alike, in the order of the first rank's."""
+def _differences(reports: Mapping[int, Any], remarks: list[str]) -> list[RankDifference]:
+    """Graphs of a function that ranks don't have alike, in the order of the first rank's. That they compute alike with
+    other numbers (`rank + 1.0`) is a remark."""
     found: dict[Place, dict[int, list[tuple]]] = defaultdict(dict)
     for rank, report in reports.items():
         seen: dict[tuple[str, str], int] = defaultdict(int)
@@ -175,6 +178,10 @@ def _differences(reports: Mapping[int, Any]) -> list[RankDifference]:
                 known.more += 1
                 continue
             texts, line = _first_difference([rows for rows, _ in alike])
+            if len({str(_without_numbers(rows)) for rows, _ in alike}) == 1:
+                own = ", ".join(f"{text} on rank {ranks[0]}" for text, (_, ranks) in zip(texts, alike))
+                remarks.append(f"ranks compute {function} alike, with numbers of their own: {own}")
+                continue
             out.append(RankDifference(function, number, [ranks for _, ranks in alike], texts, file, line))
     return out
 
@@ -182,6 +189,10 @@ def _differences(reports: Mapping[int, Any]) -> list[RankDifference]:
 def _rows(graph: Any) -> list[tuple]:
     data = graph.lowered or graph.captured
     return [(n.op, n.args, n.shape, n.dtype, n.line) for n in data.nodes()]
+
+
+def _without_numbers(rows: list[tuple] | None) -> list[tuple] | None:
+    return rows and [(op, _NUMBER.sub("0", args), *rest) for op, args, *rest in rows]
 
 
 def _first_difference(graphs: list[list[tuple] | None]) -> tuple[list[str], int | None]:

@@ -22,9 +22,9 @@ import torch
 
 from ... import events
 from ...base import forks, meanwhile
+from ...codegen.kernel_sources import TritonSource
 from ...codegen.triton.layout import GpuTarget
 from ...codegen.triton.open_numbers import is_number
-from ...codegen.triton.printer import TritonSource
 from ...errors import NoToolchainError, RejectedKernel, ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
 from ..cache_misses import remember, why_missing

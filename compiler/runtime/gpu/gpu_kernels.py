@@ -9,10 +9,9 @@ import torch
 
 from ... import events
 from ...codegen.generated import GeneratedKernel
+from ...codegen.kernel_sources import TritonSource
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.prims import WAIT
-from ...codegen.triton.print_kernel import print_kernel
-from ...codegen.triton.printer import TritonSource
 from ...errors import InternalError
 from ...native import native
 from ...symbolic.expr import Expr, as_expr
@@ -217,6 +216,8 @@ def _codes(sizes: Sequence[str], values: Sequence[Expr]) -> tuple:
 def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, index: int, opts: Any) -> Callable:
     """The kernel for pointers of any alignment, in Triton where the copy engine can't take them."""
     if source.language == "cuda":
+        from ...codegen.triton.print_kernel import print_kernel
+
         source = print_kernel(k.kernel, target, Choices(), name=k.source.name)
     binary = compile_all([Job(source, target, False, not opts.get("emulate_precision", False))], opts)[0]
     return make_kernel(k, binary, target, index, opts, source, aligned=False)
@@ -224,6 +225,8 @@ def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, inde
 
 def _wide(k: GeneratedKernel, target: GpuTarget, index: int, opts: Any) -> Callable:
     """The kernel with 64-bit indices."""
+    from ...codegen.triton.print_kernel import print_kernel
+
     source = print_kernel(
         k.kernel, target, Choices(), name=k.source.name, wide=True, exact=bool(opts.get("emulate_precision", False))
     )

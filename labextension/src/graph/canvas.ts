@@ -130,8 +130,12 @@ export class GraphCanvas {
     this.tx = (this.width - w * this.scale) / 2;
     this.ty = h * this.scale < this.height ? (this.height - h * this.scale) / 2 : 0;
     if (w * this.scale > this.width) {
-      const first = this.layout.edges[0]?.to;
-      this.tx = this.width / 2 - ((first?.x ?? 0) + (first?.w ?? 0) / 2) * this.scale;
+      // What stands on top is in the middle, as far as the picture stays full.
+      const { boxes } = this.layout;
+      const top = Math.min(...boxes.map(b => b.y));
+      const middles = boxes.filter(b => b.y < top + 1).map(b => b.x + b.w / 2);
+      const middle = middles.length ? middles.reduce((a, b) => (Math.abs(b - w / 2) < Math.abs(a - w / 2) ? b : a)) : 0;
+      this.tx = Math.min(0, Math.max(this.width - w * this.scale, this.width / 2 - middle * this.scale));
     }
     this.invalidate();
   }

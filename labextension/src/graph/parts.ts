@@ -79,7 +79,8 @@ export function placeNodes(nodes: GraphNode[]): Placing {
   const head = first < 0 ? inner : inner.slice(0, first);
   const tail = first < 0 ? [] : inner.slice(first);
   const steps = tail.filter(n => rank(n) >= 0).sort((a, b) => rank(a) - rank(b) || at(a) - at(b) || a.index - b.index);
-  const sorted = [...head, ...steps, ...tail.filter(n => rank(n) < 0)];
+  const inOrder = [...head, ...steps, ...tail.filter(n => rank(n) < 0)];
+  const sorted = several ? inRuns(inOrder, n => paths[n.index][0] ?? '') : inOrder;
   const order: number[] = [];
   const taken = new Uint8Array(nodes.length);
   for (const n of nodes) {
@@ -98,6 +99,37 @@ export function placeNodes(nodes: GraphNode[]): Placing {
     order.push(n.index);
   }
   return { order, paths };
+}
+
+/**
+ * Nodes with each part in as few runs as their inputs allow: while a node of the part is ready, it comes next. What a
+ * part computes of nothing (a constant) would otherwise part another in two.
+ */
+function inRuns(nodes: GraphNode[], part: (n: GraphNode) => string): GraphNode[] {
+  const at = new Map(nodes.map((n, i) => [n.index, i]));
+  const parts = [...new Set(nodes.map(part))];
+  // Of each part its nodes in order; those before `next` have been taken, and some behind it.
+  const own = new Map(parts.map(p => [p, nodes.flatMap((n, i) => (part(n) === p ? [i] : []))]));
+  const next = new Map(parts.map(p => [p, 0]));
+  const taken = new Uint8Array(nodes.length);
+  const ready = (i: number) => nodes[i].inputs.every(k => !at.has(k) || taken[at.get(k)!] || at.get(k)! > i);
+  const out: GraphNode[] = [];
+  while (out.length < nodes.length) {
+    const first = taken.indexOf(0); // all before it is taken, so that it is ready
+    const now = part(nodes[first]);
+    const row = own.get(now)!;
+    // One pass is enough: inputs stand before what reads them.
+    for (let k = next.get(now)!; k < row.length; k++) {
+      if (!taken[row[k]] && ready(row[k])) {
+        taken[row[k]] = 1;
+        out.push(nodes[row[k]]);
+      }
+    }
+    while (taken[row[next.get(now)!]]) {
+      next.set(now, next.get(now)! + 1);
+    }
+  }
+  return out;
 }
 
 function firstOf<X, Y>(candidates: X[], make: (x: X) => Y | null): Y | null {

@@ -111,7 +111,7 @@ function details(a: Answer, go: (ref: string) => void): HTMLElement | null {
     : null;
 }
 
-/** `1.3× [1.2–1.4], measured`, `at most 1.5×`; empty where no gain is told. */
+/** `1.3× [1.2–1.4], measured`, `at most 1.5×`, `about 1.6×`; empty where no gain is told. */
 export function gainWords(a: Answer): string {
   if (a.gain === null || a.gain === undefined) {
     return '';
@@ -120,7 +120,9 @@ export function gainWords(a: Answer): string {
     ? a.lo && a.hi && a.lo !== a.hi
       ? t('{0}× [{1}–{2}], measured', ratioText(a.gain), ratioText(a.lo), ratioText(a.hi))
       : t('{0}×, measured', ratioText(a.gain))
-    : t('at most {0}×', ratioText(a.gain));
+    : a.how === 'about'
+      ? t('about {0}×', ratioText(a.gain))
+      : t('at most {0}×', ratioText(a.gain));
 }
 
 /** Changes the cell and runs it again; absent where nothing can be changed, or by nobody. */

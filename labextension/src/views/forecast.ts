@@ -13,11 +13,13 @@ import { t } from '../texts';
 
 interface Row {
   name: string;
+  /** The name as the program has it: a loop's item has one of its own in the entry. */
+  shown: string;
   kind: 'tensor' | 'value';
   shape?: string[];
   dtype?: string;
   value?: string;
-  /** It lies within an object, such as a model: asked for on demand. */
+  /** It lies within an object, such as a model, or is one more item of a list: asked for on demand. */
   inner?: boolean;
 }
 
@@ -85,23 +87,23 @@ function form(host: Host, report: Report, functions: Askable[], dtypes: string[]
         const value = h('input.tc-input', {
           type: 'text',
           value: row.value,
-          'aria-label': t('Value of {0}', row.name)
+          'aria-label': t('Value of {0}', row.shown)
         }) as HTMLInputElement;
-        fields.append(h('label', null, h('code', null, row.name)), value);
+        fields.append(h('label', null, h('code', null, row.shown)), value);
         return () => [row.name, value.value];
       }
       const shape = h('input.tc-input', {
         type: 'text',
         value: row.shape!.join(', '),
-        'aria-label': t('Shape of {0}', row.name),
+        'aria-label': t('Shape of {0}', row.shown),
         title: t('sizes, separated by commas')
       }) as HTMLInputElement;
       const dtype = h(
         'select.tc-select',
-        { 'aria-label': t('Dtype of {0}', row.name) },
+        { 'aria-label': t('Dtype of {0}', row.shown) },
         [...new Set([row.dtype!, ...dtypes])].map(d => h('option', { value: d }, d))
       ) as HTMLSelectElement;
-      fields.append(h('label', null, h('code', null, row.name)), h('span.tc-form-pair', null, shape, dtype));
+      fields.append(h('label', null, h('code', null, row.shown)), h('span.tc-form-pair', null, shape, dtype));
       return () => {
         const words = shape.value.split(/[\s,×x]+/).filter(t => t);
         // A symbol left as it stands means: any size that the entry takes.
@@ -118,7 +120,12 @@ function form(host: Host, report: Report, functions: Askable[], dtypes: string[]
     if (folded.childElementCount) {
       const inner = rows.filter(r => r.inner).length;
       fields.append(
-        h('details.tc-fold', null, h('summary', null, t('within objects: {0}', plural(inner, 'more value'))), folded)
+        h(
+          'details.tc-fold',
+          null,
+          h('summary', null, t('within objects and lists: {0}', plural(inner, 'more value'))),
+          folded
+        )
       );
     }
     ask.hidden = !readers.length;

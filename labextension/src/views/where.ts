@@ -119,7 +119,12 @@ export function decisionsView(report: Report, go: (ref: string) => void): HTMLEl
   }
   const compiled = report.decisions.filter(d => d.decision === 'compiled');
   const alone = report.decisions.filter(d => d.decision !== 'compiled');
-  const where = (d: Decision) => (d.line ? place(d.file, d.line, report.source.file) : d.file);
+  const where = (d: Decision) =>
+    h(
+      d.file.includes('/') ? 'span.tc-path' : 'span',
+      null,
+      d.line ? place(d.file, d.line, report.source.file) : d.file
+    );
   return h(
     'div',
     null,

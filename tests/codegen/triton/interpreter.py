@@ -17,7 +17,7 @@ from tcompile.compiler.codegen.generated import Generated, GeneratedKernel
 from tcompile.compiler.codegen.generate import generate_triton
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel
-from tcompile.compiler.codegen.triton.printer import TritonSource
+from tcompile.compiler.codegen.kernel_sources import TritonSource
 from tcompile.compiler.fusion.schedule import Schedule
 from tcompile.compiler.graph.decompose import reduce_forms  # noqa: E402
 from tcompile.compiler.lowering.rules import pointwise, reductions

@@ -9,7 +9,7 @@ from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.fusion import shared_launches  # noqa: E402
 from tcompile.compiler.fusion.fuse import schedule  # noqa: E402
 from tcompile.compiler.fusion.memory import lower_peak  # noqa: E402
-from tcompile.compiler.fusion.memory.liveness import Liveness  # noqa: E402
+from tcompile.compiler.fusion.memory.liveness import Liveness, sizes  # noqa: E402
 from tcompile.compiler.fusion.schedule import Alloc, Extern, Launch  # noqa: E402
 from tcompile.compiler.lowering.lower import lower  # noqa: E402
 from tcompile.compiler.lowering.lowered import View  # noqa: E402
@@ -89,8 +89,8 @@ def test_what_forward_keeps_counts_until_backward_has_read_it():
     assert {b.name for b in lowered.given} == {f"saved_{v.name}" for v in p.saved}
     steps = [s for s in schedule(lowered, Options()).steps if isinstance(s, (Launch, Extern, View))]
     live = Liveness(steps, lowered)
-    alive = live.bytes_alive({})
+    alive = live.bytes_alive(sizes({}))
     assert alive[0] >= p.saved_bytes >= 3 * 2 * 16 * 8 * 8 * 4
     assert alive[-1] < p.saved_bytes, "it is freed after its last use"
     lowered.given.clear()
-    assert Liveness(steps, lowered).bytes_alive({})[0] == alive[0] - p.saved_bytes
+    assert Liveness(steps, lowered).bytes_alive(sizes({}))[0] == alive[0] - p.saved_bytes

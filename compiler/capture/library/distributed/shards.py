@@ -28,8 +28,8 @@ def local_lists(m: Machine, given: tuple) -> tuple:
     """Arguments of an optimizer's function, lists of which the first are the parameters, with local tensors in the
     place of DTensors."""
     lists = [ts for ts in given if type(ts) is list]
-    if not any(type(t) is Subclassed for ts in lists for t in ts):
-        return given
+    if not any(type(t) is Subclassed and is_dtensor(t.tensor_class) for ts in lists for t in ts):
+        return given  # (tensors of other wrapper classes are computed with as the class says)
     if type(m.stepping) in OF_THE_WHOLE:
         raise Break("optimizer", "its step needs whole parameters, and a DTensor holds a part of one")
     for i, p in enumerate(lists[0]):

@@ -21,8 +21,8 @@ from ....symbolic.expr import Expr, as_expr, ceildiv, integer, symbol
 from .plans import held
 from ..dtypes import ttype
 from ..layout import GpuTarget, Layout
-from ..printer import Function, Printer
-from ..split import Scratch
+from ...kernel_sources import Function, Scratch
+from ..printer import Printer
 from .row_tiles import LOG2E
 
 __all__ = ["DropoutAttentionPrinter"]

@@ -20,7 +20,7 @@ from .plans import held
 from ..dtypes import ttype
 from ..layout import GpuTarget, Layout
 from ..prims import Operand
-from ..printer import Function
+from ...kernel_sources import Function
 from .factors import by_powers_of_two, needed, scaled, where_all_hold
 from .row_tiles import F32, RowTiles
 from ..values import Names, Values, stored

@@ -20,8 +20,7 @@ from .factors import needed, scaled
 from .plans import held
 from ..dtypes import ttype
 from ..layout import GpuTarget, Layout
-from ..printer import Function
-from ..split import Scratch
+from ...kernel_sources import Function, Scratch
 from .row_tiles import LOG2E
 from ..values import Names
 
