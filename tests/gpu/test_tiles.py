@@ -25,9 +25,9 @@ def printed(request, monkeypatch):
     """Every product is printed as tiles of so many columns; gives the names of those that were."""
     made: list[str] = []
 
-    def tiles(kernel, target, *, name, **how):
-        if product.find_tiles(without_locals(kernel), target) is None:
-            return print_kernel(kernel, target, name=name, **how)
+    def tiles(kernel, target, choices=Choices(), *, name, **how):
+        if choices.kind is not None or product.find_tiles(without_locals(kernel), target) is None or not how:
+            return print_kernel(kernel, target, choices, name=name, **how)
         made.append(name)
         return print_kernel(
             kernel, target, Choices("tiles", xblock=request.param), name="k_" + "".join(c for c in name if c.isalnum())
