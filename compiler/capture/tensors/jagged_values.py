@@ -354,7 +354,8 @@ def _ask(machine: Machine, error: DataDependentError, instances: list) -> bool:
     while at is not None:
         name = at.tb_frame.f_code.co_name
         if name in _COMPUTES:
-            found = _COMPUTES[name], at.tb_frame.f_locals.get("t", at.tb_frame.f_locals.get("self"))
+            nested_tensor = at.tb_frame.f_code.co_varnames[0]  # the first parameter of each of them
+            found = _COMPUTES[name], at.tb_frame.f_locals[nested_tensor]
         at = at.tb_next
     if found is None:
         return False
