@@ -222,7 +222,7 @@ ROWS = (
     Row("torch.fx.node", "_get_qualified_name(func)", "the name under which a node's function is printed"),
     Row("torch.fx.node", "Node._rename", "a placeholder called self"),
     Row("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", "whether somebody traces"),
-    Row("torch._C", "_CudaDeviceProperties", "attributes of a device, which never change"),
+    Row("torch._C", "_CudaDeviceProperties", "attributes of a device, which never change", cuda=True),
     Row("torch._C", "_jit_resolve_packet", "the overload that a call of a packet means"),
     Row("torch", "_weight_norm", "operators of exported files"),
     Row("torch.autograd.forward_ad", "_maybe_load_decompositions", "levels of forward gradients"),
