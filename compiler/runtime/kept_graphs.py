@@ -230,11 +230,13 @@ class _Digest:
         raise _NotKept
 
     def tensor(self, t: torch.Tensor) -> str:
-        plain = type(t) is torch.Tensor and t.layout is torch.strided and t.device.type == "cpu"
+        plain = type(t) is torch.Tensor and t.layout is torch.strided and t.device.type in ("cpu", "cuda")
         if not plain or t.numel() * t.element_size() > _MOST_BYTES or t.is_conj() or t.is_neg() or t._is_zerotensor():
             raise _NotKept
         data = t.contiguous().view(-1).view(torch.uint8).tolist()
-        return f"{t.dtype} {tuple(t.shape)} {t.stride()} {hashlib.sha256(bytes(data)).hexdigest()}"
+        return (
+            f"{self.text(t.device)} {t.dtype} {tuple(t.shape)} {t.stride()} {hashlib.sha256(bytes(data)).hexdigest()}"
+        )
 
 
 _FX_LIST = torch.fx.immutable_collections.immutable_list
