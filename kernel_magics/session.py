@@ -22,7 +22,7 @@ from ..compiler.frontend.inventory import compiled_functions
 from ..compiler.report import CompileReport
 from ..compiler.report.finish import finish
 from ..compiler.base.figures import plural
-from ..compiler.base.labels import label, set_cell_labels
+from ..compiler.base.labels import cell_name, label, set_cell_labels
 from ..compiler.report.schema import CellSource, Finding, Speedups, Wall
 from .advice import about_cell, about_error, own_magic, why_nothing
 from .cell import RUNNERS, Cell, execute, execute_async, needs_await, prepare
@@ -75,6 +75,7 @@ class Session:
         self.latest_run: CompileReport | None = None  # of the last cell, whatever it says
         self.ranks = OnRanks(self)
         self.cells = 0  # cells run through tcompile
+        self._numbers: dict[str, int | None] = {}  # by name of a cell: of its latest run
         self._executing = 0  # > 0 while the shell executes a cell
         self._due: list[Callable[[], None]] = []  # timings that wait until the cell's result is shown
 
@@ -163,7 +164,9 @@ class Session:
     def _cell_of(self, file: str) -> int | None:
         name = self.shell.compile.format_code_name(file)
         number = name[1].removeprefix("In[").removesuffix("]") if name is not None else ""
-        return int(number) if number.isdecimal() else None
+        # Plain IPython names each run of a cell anew, and code that was compiled before keeps its name: one cell has
+        # one number, its latest, as in Jupyter.
+        return self._numbers.get(cell_name(file), int(number) if number.isdecimal() else None)
 
     # -- input
     # -------------------------------------------------------------------------------------------------------------
@@ -259,6 +262,8 @@ class Session:
         from ..compiler.report.builder import ReportBuilder  # these import torch: not needed to load the extension
         from ..compiler.base.forks import resting
 
+        self._numbers.pop(cell_name(cell.name), None)
+        self._numbers[cell_name(cell.name)] = self._cell_of(cell.name)
         file = label(cell.name)
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
         builder.r.notes, builder.r.why_nothing = about_cell(cell, body), why_nothing(cell, body)

@@ -81,6 +81,8 @@ def differs(lo: float, hi: float) -> bool:
 def against(value: float, lo: float, hi: float, what: str) -> str:
     """How a speed compares with that of `what`: `2.9× [2.8–3.0] faster than eager`, and for a ratio below 1 its
     inverse, `slower`. Where neither is known: `no clear difference from eager (0.98× [0.95–1.03])`."""
+    if lo == hi:
+        return f"one sample of each: too few to compare with {what}"
     if not differs(lo, hi):
         return f"no clear difference from {what} ({interval(value, lo, hi)})"
     way = "faster" if value >= 1 else "slower"

@@ -653,6 +653,7 @@ class ReportBuilder:
         self._lowered.append(None)
         self.r.externs += [row_with(again_named(x), graph=graph) for x in old.externs if x.graph == index]
         self.r.memory += [row_with(again_named(m), graph=graph) for m in old.memory if m.graph == index]
+        self.r.numerics += [row_with(again_named(x), graph=graph) for x in old.numerics if x.graph == index]
         return graph
 
     def adopt_profiles(self) -> None:

@@ -30,18 +30,20 @@ def diff(before: Any, after: Any) -> RunDiff:
         out.source = _lines(before.source.text, after.source.text)
         _options(out, before, after)
         return out
+    # of code that stayed as it was, another run uses other versions of the same functions: more or fewer, not better
+    fewer = None if before.source.text == after.source.text else True
     for name, words in (("graphs", "graphs"), ("breaks", "graph breaks"), ("recompiles", "recompiles")):
-        _number(out, words, getattr(before.summary, name), getattr(after.summary, name), fewer=True)
+        _number(out, words, getattr(before.summary, name), getattr(after.summary, name), fewer)
     _number(out, "kernels", before.summary.kernels, after.summary.kernels)
     _number(out, "calls of torch's kernels", before.summary.externs, after.summary.externs)
-    _number(out, "guards", _guards(before), _guards(after), fewer=True)
+    _number(out, "guards", _guards(before), _guards(after), fewer)
     _number(out, "work that ran eager", _total(before.fallbacks), _total(after.fallbacks), fewer=True)
     _times(out, before.speedups, after.speedups)
     a, b = before.summary.compile_seconds, after.summary.compile_seconds
     if a and b and not 0.8 < b / a < 1.25:
         add(Change("compile time", seconds(a), seconds(b), b < a))
     peak = [max((m.peak_bytes or 0 for m in r.memory), default=0) for r in (before, after)]
-    if peak[0] != peak[1]:
+    if peak[0] != peak[1] and [g.name for g in before.graphs] == [g.name for g in after.graphs]:
         add(Change("peak memory of a plan", size(peak[0]), size(peak[1]), peak[1] < peak[0]))
     _options(out, before, after)
     for b_ in after.graph_breaks:

@@ -100,7 +100,8 @@ def check_calls(calls: Sequence[Any], report: Any, opts: Options) -> None:
                 why = f"it could not be run again: {type(e).__name__}: {e}".splitlines()[0]
         if why:
             rows.append(NumericError(report.graphs[g.number].name, graph=g.number, verdict="random", why=why))
-    report.numerics = rows
+    # (of a graph that an earlier run compiled, that run's comparison stands)
+    report.numerics = [*(n for n in report.numerics if n.graph not in done), *rows]
     report.findings = [*numerics_findings(report), *(f for f in report.findings if f.ref != "numerics")]
 
 

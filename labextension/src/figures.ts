@@ -9,8 +9,9 @@ import { t, words } from './texts';
 export function comparison(s: { ratio: number; lo: number; hi: number }, tail?: string): HTMLElement[] {
   const [figure, interval, word] = speedup(s);
   const way = direction(s);
+  const said = `${figure} ${interval}`.trim();
   return way === 'even' || !figure
-    ? [h('span', null, tail ?? word), h('span.tc-muted', null, ` (${`${figure} ${interval}`.trim()})`)]
+    ? [h('span', null, said ? (tail ?? word) : word), said ? h('span.tc-muted', null, ` (${said})`) : h('span')]
     : [
         h(`strong${GAIN_CLASS[way]}`, null, figure),
         h('span.tc-muted', null, ` ${interval} `),

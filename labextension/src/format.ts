@@ -36,19 +36,26 @@ export function tick(s: number): string {
     .replace('. ', ' ');
 }
 
+/** As `compiler/base/figures.py` writes them: decimal units, two digits. */
 export function bytes(b: number | null | undefined): string {
   if (b === null || b === undefined) {
     return NONE;
   }
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let i = 0;
-  let value = b;
-  while (Math.abs(value) >= 1024 && i < units.length - 1) {
-    value /= 1024;
-    i++;
+  const unit = UNITS.find(([, factor]) => Math.abs(b) >= factor);
+  if (!unit) {
+    return `${b} B`;
   }
-  return i === 0 ? `${b} B` : `${significant(value)} ${units[i]}`;
+  const value = b / unit[1];
+  const size = Math.abs(value);
+  return `${value.toFixed(size >= 9.95 ? 0 : 1)} ${unit[0]}`;
 }
+
+const UNITS: [string, number][] = [
+  ['TB', 1e12],
+  ['GB', 1e9],
+  ['MB', 1e6],
+  ['KB', 1e3]
+];
 
 /** A rate in decimal units, as bandwidths and flop rates are quoted. */
 export function rate(perSecond: number | null | undefined, unit: string): string {
@@ -113,6 +120,9 @@ const UNCLEAR = 10;
  * alone: `2.5–8.4×`, ``, `faster`. One that says little is no figure: ``, `2.5–84×`, `faster`.
  */
 export function speedup(s: Ratio): [string, string, string] {
+  if (s.lo === s.hi) {
+    return ['', '', t('one sample of each: too few to compare')];
+  }
   const way = direction(s);
   const { ratio, lo, hi } = way === 'slower' ? { ratio: 1 / s.ratio, lo: 1 / s.hi, hi: 1 / s.lo } : s;
   if (hi > WIDE * lo) {
@@ -122,7 +132,7 @@ export function speedup(s: Ratio): [string, string, string] {
   const digits = ratio >= 99.5 ? 0 : (ratio >= 1.095 && hi - lo >= 0.1) || ratio >= 9.95 ? 1 : 2;
   return [
     `${ratio.toFixed(digits)}×`,
-    lo === hi ? `[${oneSample()}]` : `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`,
+    `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`,
     DIRECTION_WORDS[way]
   ];
 }

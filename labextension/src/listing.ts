@@ -3,7 +3,7 @@
 import { h } from './dom';
 import { highlightInto, Language } from './highlight';
 import { costsOf } from './profile/spans';
-import { Mark, MarkKind, Report } from './schema';
+import { Mark, MarkKind, Report, WallPart } from './schema';
 import { t, words } from './texts';
 
 export const MARK_WORDS: { [kind in MarkKind]: string } = words({
@@ -46,7 +46,7 @@ function heatElement(share: number | undefined): HTMLElement | null {
     : h(
         'span.tc-heat',
         {
-          title: t('{0} % of the time of kernels and library calls, with what the line calls', Math.round(share * 100)),
+          title: t('{0} % of the time, with what the line calls', Math.round(share * 100)),
           style: { '--tc-heat': `${Math.round(8 + share * 30)}%` }
         },
         `${Math.round(share * 100)} %`
@@ -55,39 +55,65 @@ function heatElement(share: number | undefined): HTMLElement | null {
 
 /** What no line of the cell is the reason for. */
 const AROUND = ['compiling', 'starved'];
+/** The part of Python's time that the next run does not pay. */
+export const IMPORTING = 'importing modules';
 
 /**
- * A kernel's time goes in equal parts to the lines of the code whose operations it holds, a library call's to its line.
+ * What each line took, by `file:line`, as a share of the program's own time (or of the kernels', where the run itself was
+ * not looked at). A kernel's time goes in equal parts to the lines whose operations it holds, all else to its line, as
+ * in the table of what took the run's time. What lies in other code counts for the line here that calls it, where a
+ * profile knows that line.
  */
-export function heatOf(report: Report, here: (file: string) => boolean): Map<number, number> {
-  const heat = new Map<number, number>();
-  const add = (line: number, time: number) => heat.set(line, (heat.get(line) ?? 0) + time);
+export function lineShares(report: Report, here: (file: string) => boolean): Map<string, number> {
+  const shares = new Map<string, number>();
+  const { callers } = report.profiles.length ? costsOf(report) : { callers: new Map<string, number>() };
+  const add = (file: string, line: number, time: number) => {
+    const caller = here(file) ? undefined : callers.get(`${file}:${line}`);
+    const key = caller === undefined ? `${here(file) ? report.source.file : file}:${line}` : `${report.source.file}:${caller}`;
+    shares.set(key, (shares.get(key) ?? 0) + time);
+  };
+  const spread = (lines: [string, number][], time: number) =>
+    lines.forEach(([file, line]) => add(file, line, time / lines.length));
+  const { wall } = report;
   let total = 0;
-  if (report.profiles.length) {
-    const { lines, called } = costsOf(report);
-    for (const [key, time] of lines) {
+  if (wall?.how === 'sampled' && wall.parts.some(p => p.line && !AROUND.includes(p.kind))) {
+    for (const p of wall.parts.filter(isOwnTime)) {
+      total += p.seconds;
+      const [kind, index] = p.ref.split('/');
+      const lines = kind === 'kernels' ? (report.kernels[Number(index)]?.lines ?? []) : [];
+      spread(lines.length ? lines : p.line ? [[p.file, p.line]] : [], p.seconds);
+    }
+  } else if (report.profiles.length) {
+    for (const [key, time] of costsOf(report).lines) {
       const at = key.lastIndexOf(':');
       total += time;
-      if (here(key.slice(0, at))) {
-        add(Number(key.slice(at + 1)), time);
-      }
+      add(key.slice(0, at), Number(key.slice(at + 1)), time);
     }
-    called.forEach((time, line) => add(line, time));
   } else {
     for (const k of report.kernels) {
       const time = (k.seconds ?? 0) * k.launches;
-      const lines = k.lines.filter(([file]) => here(file));
       total += time;
-      lines.forEach(([, line]) => add(line, time / lines.length));
+      spread(k.lines, time);
     }
   }
-  if (!heat.size) {
-    // All that was timed lies elsewhere, and is not known to be called from here: what was seen on the stack tells.
-    const seen = (report.wall?.parts ?? []).filter(p => !AROUND.includes(p.kind));
-    total = seen.reduce((sum, p) => sum + p.seconds, 0);
-    seen.forEach(p => p.line && here(p.file) && add(p.line, p.seconds));
+  return new Map([...shares].map(([line, time]) => [line, total ? time / total : 0]));
+}
+
+/** Whether a part is the program's own: what the next run does not pay, and what others took, is not. */
+export function isOwnTime(p: WallPart): boolean {
+  return !AROUND.includes(p.kind) && p.name !== IMPORTING;
+}
+
+/** The shares of the lines of the code that is shown. */
+export function heatOf(report: Report, here: (file: string) => boolean): Map<number, number> {
+  const heat = new Map<number, number>();
+  for (const [key, share] of lineShares(report, here)) {
+    const at = key.lastIndexOf(':');
+    if (here(key.slice(0, at)) || key.slice(0, at) === report.source.file) {
+      heat.set(Number(key.slice(at + 1)), share);
+    }
   }
-  return new Map([...heat].map(([line, time]) => [line, total ? time / total : 0]));
+  return heat;
 }
 
 export interface ListingOptions {

@@ -34,7 +34,7 @@ def quiet() -> object:
         (69.0, 2.5, 83.9, "faster than eager (2.5–84×)"),
         (1 / 69.0, 1 / 83.9, 1 / 2.5, "slower than eager (2.5–84×)"),
         (0.1, 0.05, 0.4, "2.5–20× slower than eager"),
-        (26.0, 26.0, 26.0, "no clear difference from eager (26× [one sample])"),
+        (26.0, 26.0, 26.0, "one sample of each: too few to compare with eager"),
     ],
 )
 def test_what_an_interval_allows_to_say(ratio, lo, hi, words):

@@ -243,11 +243,12 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
         return []
     count = sum(g.ran == "compiled" for g in r.graphs for _ in g.kernels)
     longest = next((p for p in parts if not is_joined(p)), parts[0])
-    text = f"{_part(took, run)} is {plural(count, 'compiled kernel')}, {'the longest ' * (count > 1)}`{longest.name}`"
+    text = f"{_part(took, run)} is {plural(count, 'compiled kernel')}"
+    text += f" (the longest `{longest.name}`)" if count > 1 else f", `{longest.name}`"
     reached = _reached(r, parts)
     gain: float | None = None
     if reached is not None:
-        text += f", at {_per_cent(reached)} of what this machine can do"
+        text += f",{' together' * (count > 1)} at {_per_cent(reached)} of what this machine can do"
         if r.speedups.note:
             text += ", which was busy with other programs"
         if reached >= _GOOD:
@@ -276,6 +277,8 @@ def _reached(r: Any, parts: list[s.WallPart]) -> float | None:
     peak = float(r.environment.get("matmul_flops_per_second") or 0)
     if not copy or not peak:
         return None
+    # the peak was measured once, perhaps while others were at work: no kernel computes faster than the machine can
+    peak = max([peak, *(k.flops / k.seconds for k in r.kernels if k.flops and k.seconds)])
     near = known = 0.0
     for p in parts:
         k = r.kernels[int(p.ref.split("/")[1])] if p.ref.startswith("kernels/") else None
@@ -487,11 +490,11 @@ def _compiling(r: Any) -> list[s.Answer]:
         others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t}) - 1
         whats = (what if " " in what else f"`{what}`") + (f" and {plural(others, 'other')}" if others > 0 else "")
         fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
+        of_which = f" ({seconds(of_it)} because of `{what}`)" if others > 0 and " " not in what else ""
         out.append(
             s.Answer(
-                f"{seconds(sum(again))} of this run went into compiling again because {whats} changed",
-                _bound(total, of_it) if fix else None,  # the remedy is for this cause alone
-                "at most" if fix else "",
+                f"{seconds(sum(again))} of this run's {seconds(total)} went into compiling again because {whats} changed"
+                f"{of_which}; a run that meets no new size or value does not pay it",
                 action=fix,
                 settings={"dynamic": "True"} if fix.startswith("compile with dynamic=True") else {},
                 ref=f"recompiles/{i}",

@@ -20,7 +20,7 @@ export function label(node: GraphNode): string {
   return source ? node.name.replace(OWN_ROOT, '') : shortOp(node.op);
 }
 
-/** `f32 128×512, 256 KiB`, with its strides where these are not those of rows after each other. */
+/** `f32 128×512, 262 KB`, with its strides where these are not those of rows after each other. */
 export function valueWords(node: GraphNode): string {
   const size = nodeBytes(node);
   const strides = node.stride ? t('strides {0}', node.stride.join(', ')) : '';

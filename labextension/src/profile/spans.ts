@@ -209,6 +209,8 @@ export interface Costs {
   lines: Map<string, number>;
   /** By line of the cell: what it calls takes, where the lines of that lie outside of the cell. */
   called: Map<number, number>;
+  /** By `file:line` of other code: the line of the cell that led there most. */
+  callers: Map<string, number>;
   /** By `graph/node`: a library call's time, or that of the kernel that computes it. */
   nodes: Map<string, number>;
   /** By kernel. */
@@ -221,7 +223,8 @@ const known = new WeakMap<Report, Costs>();
 export function costsOf(report: Report): Costs {
   let costs = known.get(report);
   if (!costs) {
-    costs = { total: 0, lines: new Map(), called: new Map(), nodes: new Map(), kernels: new Map() };
+    costs = { total: 0, lines: new Map(), called: new Map(), callers: new Map(), nodes: new Map(), kernels: new Map() };
+    const led = new Map<string, [string, number, number]>();
     const add = <K>(map: Map<K, number>, key: K, value: number) => map.set(key, (map.get(key) ?? 0) + value);
     for (const p of report.profiles) {
       costs.total += p.seconds;
@@ -234,6 +237,9 @@ export function costsOf(report: Report): Costs {
           add(costs.lines, `${file}:${line}`, s.seconds / lines.length);
           if (s.called !== null && file !== report.source.file) {
             add(costs.called, s.called, s.seconds / lines.length);
+            const way = `${file}:${line}`;
+            const [, , before] = led.get(`${way} ${s.called}`) ?? ['', 0, 0];
+            led.set(`${way} ${s.called}`, [way, s.called, before + s.seconds]);
           }
         }
         if (s.kernel !== null) {
@@ -242,6 +248,9 @@ export function costsOf(report: Report): Costs {
           add(costs.nodes, `${s.graph}/${s.node}`, s.seconds);
         }
       }
+    }
+    for (const [way, line] of [...led.values()].sort((a, b) => a[2] - b[2])) {
+      costs.callers.set(way, line);
     }
     known.set(report, costs);
   }

@@ -2,7 +2,7 @@
 
 import { Child, h, prose, section } from '../dom';
 import { bytes, changed, frameWords, place, plural, seconds } from '../format';
-import { heatOf } from '../listing';
+import { lineShares } from '../listing';
 import { NumericError, PartitionValue, Report } from '../schema';
 import { Model } from '../selection';
 import { t } from '../texts';
@@ -29,7 +29,7 @@ export function glanceView({ model, go }: ViewContext): HTMLElement | null {
       ? costliestLine(
           report,
           f => model.isHere(f),
-          line => model.selectLine(report.source.file, line, 'glance')
+          (file, line) => model.selectLine(file, line, 'glance')
         )
       : null,
     different(report, go),
@@ -73,16 +73,22 @@ export function glanceView({ model, go }: ViewContext): HTMLElement | null {
   );
 }
 
-function costliestLine(report: Report, here: (file: string) => boolean, select: (line: number) => void): Row | null {
-  const [line, share] = [...heatOf(report, here)].sort((a, b) => b[1] - a[1])[0] ?? [0, 0];
+function costliestLine(report: Report, here: (file: string) => boolean, select: (file: string, line: number) => void): Row | null {
+  const [key, share] = [...lineShares(report, here)].sort((a, b) => b[1] - a[1])[0] ?? ['', 0];
   if (!share) {
     return null;
   }
-  const code = report.source.text.split('\n')[line - (report.source.first_line || 1)]?.trim() ?? '';
+  const at = key.lastIndexOf(':');
+  const [file, line] = [key.slice(0, at), Number(key.slice(at + 1))];
+  const own = file === report.source.file;
+  const code = own ? (report.source.text.split('\n')[line - (report.source.first_line || 1)]?.trim() ?? '') : '';
   return {
     question: t('Which line costs most?'),
-    answer: [t('line {0}, {1} %: ', line, Math.round(100 * share)), h('code', null, code)],
-    more: () => select(line)
+    answer: [
+      t('{0}, {1} %', place(file, line, report.source.file), Math.round(100 * share)),
+      code ? [': ', h('code', null, code)] : ''
+    ],
+    more: () => select(file, line)
   };
 }
 
@@ -261,7 +267,9 @@ function accuracy(report: Report): Row {
           ? [t('at '), named(first), t(' by {0}, as eager’s do', exponent(first.rms_vs_float64))]
           : numerics.length
             ? t('nowhere, of {0}', plural(numerics.length, 'value'))
-            : t('not compared: ask, or run with --check'),
+            : report.options.check
+              ? t('not compared: earlier entries served, and the run that made them was without --check')
+              : t('not compared: ask, or run with --check'),
       nan ? [t('; NaN first at '), named(nan)] : ''
     ],
     more: 'numerics'

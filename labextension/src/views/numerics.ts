@@ -146,7 +146,9 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
   } else {
     parts.push(
       empty(
-        t('Not measured in this run: write {0}, or {1}.', '`%%tcompile --check`', '`tcompile.explain(f, check=True)`')
+        report.options.check
+          ? t('Not compared: entries of an earlier run served, and that run was without --check.')
+          : t('Not measured in this run: write {0}, or {1}.', '`%%tcompile --check`', '`tcompile.explain(f, check=True)`')
       )
     );
   }

@@ -161,7 +161,9 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
                   seconds(speedups.budget_seconds)
                 )
               : t(' of the {0} allowed', seconds(speedups.budget_seconds))) +
-        t('; intervals hold with 95 % confidence.')
+        (speedups.calls.some(c => c.engines.some(e => e.lo !== null && e.hi !== null && e.lo !== e.hi))
+          ? t('; intervals hold with 95 % confidence.')
+          : t('; one sample of each: how certain a figure is, nobody knows.'))
     )
   );
 }
@@ -511,11 +513,13 @@ function roofline(
   own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement
 ): HTMLElement | null {
   const bandwidth = Number(report.environment.copy_bytes_per_second);
-  const peak = Number(report.environment.matmul_flops_per_second);
+  const measured = Number(report.environment.matmul_flops_per_second);
   const shown = report.kernels.filter(k => k.seconds && k.bytes && k.flops);
-  if (!(bandwidth > 0 && peak > 0) || !shown.length) {
+  if (!(bandwidth > 0 && measured > 0) || !shown.length) {
     return null;
   }
+  // The peak was measured once, perhaps while others were at work: no kernel computes faster than the machine can.
+  const peak = Math.max(measured, ...shown.map(k => k.flops! / k.seconds!));
   const intensity = shown.map(k => k.flops! / k.bytes!);
   const ridge = peak / bandwidth;
   const lo = Math.min(...intensity, ridge) / 3;
@@ -528,7 +532,8 @@ function roofline(
     h(
       'figcaption',
       null,
-      t('Against the machine: copy bandwidth {0}, peak matmul in float32 {1}', rate(bandwidth, 'B'), flops(peak)),
+      t('Against the machine: copy bandwidth {0}, peak matmul in float32 {1}', rate(bandwidth, 'B'), flops(measured)),
+      peak > measured ? t('; a kernel here reached {0}, which is drawn as the roof', flops(peak)) : '',
       shown.some(k => k.bytes! / k.seconds! > CACHED * bandwidth)
         ? t('; what lies above the slope reads from caches')
         : ''

@@ -3,6 +3,7 @@
 import { empty, h, prose, section, table } from '../dom';
 import { stackedBar } from '../figures';
 import { count, place, plural, seconds } from '../format';
+import { isOwnTime } from '../listing';
 import { Decision, Report, WallPart } from '../schema';
 import { t, words } from '../texts';
 
@@ -35,7 +36,6 @@ const COLOURS: { [kind: string]: string } = {
 const KINDS = ['kernels', 'library', 'compiled', 'torch', 'python', 'data', 'waiting', 'starved', 'compiling', 'rest'];
 const ROWS = 8;
 /** What stands for several small parts, or for what has no name in the program. */
-const IMPORTING = 'importing modules';
 const JOINED = /^(\d+ others?|importing modules|loading data)$/;
 
 export interface Where {
@@ -57,10 +57,9 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
     value: wall.parts.filter(p => p.kind === kind).reduce((sum, p) => sum + p.seconds, 0)
   }));
   // What the next run does not pay, and what others took, would make all else look like nothing.
-  const isOwn = (p: WallPart) => p.kind !== 'compiling' && p.kind !== 'starved' && p.name !== IMPORTING;
-  const own = wall.parts.filter(isOwn).reduce((s, p) => s + p.seconds, 0);
+  const own = wall.parts.filter(isOwnTime).reduce((s, p) => s + p.seconds, 0);
   const share = (p: WallPart) =>
-    !isOwn(p) ? '' : p.seconds / own >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / own)) : t('< 1 %');
+    !isOwnTime(p) ? '' : p.seconds / own >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / own)) : t('< 1 %');
   const rows = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved' && p.kind !== 'rest');
   const names = rows.length
     ? table<WallPart>(
