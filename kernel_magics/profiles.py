@@ -72,8 +72,9 @@ def _again(call: EntryCall, engine: Any, options: Any) -> tuple[str, Callable[[]
 
 
 def _forth_and_back(graphs: Sequence[GraphCall]) -> None:
-    """Run graphs, each with the backward that the cell ran of it, where that was one: gradients are computed, and
-    dropped."""
+    """Run graphs, and then the backward that the cell ran of each, where that was one, the last first, as in the
+    program: gradients are computed, and dropped."""
+    passes: list[tuple[list[Any], list[Any]]] = []
     for g in graphs:
         results = g.compiled(*g.inputs)
         ran = _ran_backward(g)
@@ -82,8 +83,10 @@ def _forth_and_back(graphs: Sequence[GraphCall]) -> None:
         some = [t for t in results if isinstance(t, torch.Tensor) and t.requires_grad]
         wanted = [t for t in g.inputs if isinstance(t, torch.Tensor) and t.requires_grad]
         if len(some) == len(ran) and wanted and not any(t._backward_hooks for t in wanted):
-            roots = [t for t, here in zip(some, ran) if here]
-            torch.autograd.grad(roots, wanted, [torch.ones_like(t) for t in roots], allow_unused=True)
+            passes.append(([t for t, here in zip(some, ran) if here], wanted))
+    while passes:
+        roots, wanted = passes.pop()
+        torch.autograd.grad(roots, wanted, [torch.ones_like(t) for t in roots], allow_unused=True)
 
 
 def _ran_backward(g: GraphCall) -> tuple[bool, ...] | None:

@@ -26,7 +26,7 @@ from .. import events, stages
 from ..autograd.modes import without_saved_tensor_hooks
 from ..backends import compiler_of
 from ..capture.bytecode.memo import CodeMemo
-from ..capture.bytecode.resume import raising
+from ..capture.bytecode.resume import goes_on_at, raising
 from ..capture.breaks.causes import ALLOWED_BY_FULLGRAPH
 from ..capture.entry.capture import CaptureOptions
 from ..capture.tensors.exchanged import special_method_exchanged
@@ -368,10 +368,10 @@ class Engine:
         return not self.opts.get("suppress_errors") or self.opts.fullgraph and not isinstance(e, _THE_MACHINE)
 
     @staticmethod
-    def _say_recompile(name: str, failures: list, cache: CodeCache) -> None:
+    def _say_recompile(name: str, failures: list, cache: CodeCache, code: types.CodeType) -> None:
         if failures:
             served = sum(e.hits for e in cache.entries)
-            events.emit("recompile", frame=name, failures=failures, call=served + 1)
+            events.emit("recompile", frame=name, failures=failures, call=served + 1, goes_on=goes_on_at(code))
 
     def _whole_steps(self) -> bool:
         """Whether graphs may compute gradients themselves: for backends of other people's, only these know what such a
@@ -436,9 +436,9 @@ class Engine:
         try:
             result = self._captured(cache, state, func, args, break_errors, small)
         except SkipFrame:
-            self._say_recompile(name, failures, cache)
+            self._say_recompile(name, failures, cache, func.__code__)
             raise
-        self._say_recompile(name, failures, cache)
+        self._say_recompile(name, failures, cache, func.__code__)
         self.outside.named(func.__code__, result.named)
         self._check_gain(func.__code__, result)
         for b in result.breaks:
@@ -483,7 +483,7 @@ class Engine:
         if placed and self._whole_steps():
             take_steps_over(placed)
         entry = self._add_entry(cache, name, program, result)
-        events.emit("entry", frame=name, entry=entry, func=func, args=args)
+        events.emit("entry", frame=name, entry=entry, func=func, args=args, goes_on=goes_on_at(func.__code__))
         lasting = result.effects if result.lasting is None else result.lasting
         safe = not lasting and not result.breaks
         events.emit(

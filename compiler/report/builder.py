@@ -30,14 +30,14 @@ from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
 from .cell_source import code_at, line_on_stack
-from .conclusions.waits import tell_waits
+from .conclusions.waits import FOLLOWS, tell_waits
 from .conclusions.wall import wall_of
 from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled, row_with
 from .facts.own_words import NO_NAME, is_setup, part_of_no_name, name_sizes, users_words
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
-from ..base.labels import cell_number, frame_line, label, users_name
+from ..base.labels import cell_number, frame_line, frame_words, label, users_name
 from .report import CompileReport
 from .payload import renumber
 from .profiles import moved_profile
@@ -318,7 +318,8 @@ class ReportBuilder:
                     fix=None if getattr(b, "fix", None) is None else {**asdict(b.fix), "file": label(b.fix.file)},
                 )
             )
-            self._tell("break", frame, None, f"line {b.line}: {b.reason}")
+            inside = f" in {frame_words(b.function)}" if b.function else ""
+            self._tell("break", frame, None, f"line {b.line}{inside}: {b.reason}")
         if at not in self._pending_breaks:
             self._pending_breaks.append(at)
 
@@ -353,6 +354,8 @@ class ReportBuilder:
         suggestion = f.suggestion
         if "__stack_" in suggestion:
             suggestion = _of_no_name(g, detail, f.got)
+        if e.facts.get("goes_on") is not None:
+            suggestion = self._after_a_break(i, expected, got, suggestion)
         source = self._users_words(i, part_of_no_name(source))
         suggestion, expected, got = (self._users_words(i, words) for words in (suggestion, expected, got))
         if any((b.file, b.line) == (label(file), line) for b in self.r.graph_breaks):  # what ran there gave it
@@ -381,6 +384,17 @@ class ReportBuilder:
         what = self.r.recompiles[-1]
         self._guards.count_failure(g)
         self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
+
+    def _after_a_break(self, frame: int, expected: str, got: str, suggestion: str) -> str:
+        """What to change where a call is compiled again after a break: nothing, where the same change did it to what
+        runs before the break. What it goes on with is made inside: nobody marks it before the call."""
+        cause = next(
+            (c for c in reversed(self.r.recompiles) if c.frame == frame and (c.expected, c.got) == (expected, got)),
+            None,
+        )
+        if cause is not None:
+            return cause.suggestion if cause.suggestion.startswith(FOLLOWS) else f"{FOLLOWS} `{subject(cause)}`"
+        return re.sub(r", or tcompile\.mark_dynamic\(.*\) before the call", "", suggestion)
 
     def _users_words(self, frame: int | None, text: str) -> str:
         """The text in the user's names."""
@@ -538,6 +552,7 @@ class ReportBuilder:
             getattr(result, "source", "") or "",
             seconds=float(e.facts.get("seconds") or 0.0),
             inlined=list(getattr(result, "inlined", ()) or ()),
+            goes_on=e.facts.get("goes_on"),
         )
         cost = self._cost_of(e)
         entry.guard_seconds = cost.whole * 1e-9 if cost is not None else None
@@ -549,9 +564,8 @@ class ReportBuilder:
             if self.r.graph_breaks[b].entry is None:
                 self.r.graph_breaks[b].entry, self.r.graph_breaks[b].frame = n, i
         if f.status != "limit":
-            f.status = (
-                "partly" if any(not self.r.graph_breaks[b].harmless for b in self._pending_breaks) else "compiled"
-            )
+            ended = [b for k in f.entries for b in self.r.entries[k].breaks]
+            f.status = "partly" if any(not self.r.graph_breaks[b].harmless for b in ended) else "compiled"
         if graph is not None:
             self.r.graphs[graph].entry, self.r.graphs[graph].frame = n, i
         for t in self.r.timeline:  # the recompiles that led to this entry

@@ -20,7 +20,7 @@ from .conclusions.truth import (
     without_tensors,
 )
 from .facts.own_words import NO_NAME
-from .conclusions.waits import recompile_seconds, subject
+from .conclusions.waits import FOLLOWS, causes, recompile_seconds, subject
 from .conclusions.wall import split_compiled
 
 __all__ = ["finish", "bound_words", "closed_line", "RERAN"]
@@ -402,6 +402,8 @@ def _compiled_again(r: Any) -> list[s.Finding]:
     took = recompile_seconds(r)
     by_cause: dict[tuple, list[int]] = {}
     for i, c in enumerate(r.recompiles):
+        if c.suggestion.startswith(FOLLOWS):  # told with its cause
+            continue
         by_cause.setdefault((c.frame, subject(c)), []).append(i)
     out = []
     named = {(c.frame, c.suggestion) for c in r.recompiles if NO_NAME not in c.source}
@@ -464,7 +466,7 @@ def closed_line(r: Any) -> str:
     if m.externs:
         facts.append(plural(m.externs, "library call"))
     if m.recompiles:
-        what = list(dict.fromkeys(subject(c) for c in r.recompiles))
+        what = list(dict.fromkeys(subject(c) for c in causes(r)))
         facts.append(f"recompiled {m.recompiles}× ({', '.join(what[:2])}{', …' if len(what) > 2 else ''})")
     parts = [" · ".join(facts) if m.graphs or not m.note else m.note]
     if m.note and m.graphs:

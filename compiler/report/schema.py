@@ -146,6 +146,7 @@ class Entry:
     inlined: list[str] = field(default_factory=list)
     guard_seconds: float | None = None  # cost of checking the guards once
     switches: int | None = None  # calls on which it took over from another entry of the frame: many mean ping-pong
+    goes_on: int | None = None  # the line at which it goes on after a break; null: it is of the function as a whole
 
 
 @dataclass

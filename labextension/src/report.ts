@@ -65,6 +65,8 @@ const TAB_OF: { [kind: string]: Tab } = {
   fallbacks: 'more',
   numerics: 'more',
   guards: 'guards',
+  calls: 'guards',
+  forecast: 'guards',
   recompiles: 'guards',
   graphs: 'graph',
   kernels: 'code',

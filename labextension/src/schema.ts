@@ -51,6 +51,7 @@ export interface Entry {
   inlined: string[];
   guard_seconds: number | null;
   switches?: number | null;
+  goes_on?: number | null;
 }
 
 export interface GraphData {

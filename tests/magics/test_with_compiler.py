@@ -715,3 +715,17 @@ def test_the_second_run_of_a_training_loop_that_breaks_has_its_backward_pass(she
         assert any(p.backward for p in r.partitions) and "backward has not been" not in str(r)
         assert not any("failed" in f.text for f in r.findings)
     assert not r.summary.compile_seconds
+
+
+def test_a_cell_that_runs_again_keeps_its_comparison_and_has_one_number(shell):
+    run(shell, "import torch\nx = torch.randn(64)\nscales = [1.0, 2.0]")
+    text = "%%tcompile --check -o r\ndef f(x, k):\n    y = torch.sin(x)\n    if y.sum() > 1000:\n        y = -y\n    return y * k\nfor k in scales:\n    y = f(x, k)"
+    run(shell, text)
+    assert shell.user_ns["r"].numerics
+    run(shell, "scales = [1.0, 2.0, 3.0]")  # the cell's top level is compiled again, and the loop's entry serves
+    run(shell, text)
+    r = shell.user_ns["r"]
+    assert r.numerics and all(n.graph is not None and n.graph < len(r.graphs) for n in r.numerics)
+    files = {f.file for f in r.frames} | {c.file for c in r.recompiles} | {b.file for b in r.graph_breaks}
+    assert files == {r.source.file} and len(r.entries) > 1
+    assert any(f.status == "partly" for f in r.frames)

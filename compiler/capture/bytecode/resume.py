@@ -236,11 +236,19 @@ def resume_at(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, boun
     lead = jump.target = Instruction("NOP", positions=splice.position, handler=entry.handler)  # see _emit_body
     splice.code.insert(splice.code.index(entry), lead)
     spec = specs[key] = ResumeSpec(splice.finish(), index, params, closure, kinds, bound, maybe)
-    _resume_codes[spec.code] = True
+    positions = bytecode.instructions[index].positions
+    _resume_codes[spec.code] = (positions[0] if positions else None) or 0
     return spec
 
 
-_resume_codes: CodeMemo[bool] = CodeMemo()
+_resume_codes: CodeMemo[int] = CodeMemo()  # the line at which execution goes on; 0: not known
+
+
+def goes_on_at(code: CodeType) -> int | None:
+    """The line at which a resume function goes on (0: not known); None where `code` is none. What goes on in a function
+    that was part of its caller's graph takes the caller's rest as its first argument (see nested.py)."""
+    first = code.co_varnames[: code.co_argcount][:1]
+    return _resume_codes.get(code, 0 if first and first[0].startswith("rest_of_") else None)
 
 
 def raising(function: FunctionType, error: BaseException) -> FunctionType | None:

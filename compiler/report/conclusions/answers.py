@@ -15,7 +15,7 @@ from .. import schema as s
 from ...base.labels import frame_words
 from ...base.figures import differs, plural, seconds
 from .host_time import BETWEEN, HostTime, host_time
-from .waits import recompile_seconds, subject
+from .waits import FOLLOWS, causes, recompile_seconds, subject
 from .wall import IMPORTING, graph_calls, is_joined
 
 __all__ = ["NO_CHANGE", "answers_of", "most_without_breaks"]
@@ -55,8 +55,15 @@ def answers_of(r: Any) -> list[s.Answer]:
     for a in out:
         if a.how in ("at most", "about") and (a.gain or 1.0) < _LEAST_GAIN:
             a.action, a.settings, a.gain, a.how = "", {}, None, ""
-    out.sort(key=lambda a: (-(a.gain or 1.0), -(a.share or 0.0)))
+    out.sort(key=lambda a: (-(a.gain or _without_again(r, a)), -(a.share or 0.0)))
     return out[:_MOST]
+
+
+def _without_again(r: Any, a: s.Answer) -> float:
+    """The rank of what has no gain: of compiling again, that of this run without it. The next run may not pay it."""
+    if not a.action or not a.ref.startswith("recompiles/"):
+        return 1.0
+    return _bound(r.wall.seconds, sum(recompile_seconds(r)))
 
 
 def most_without_breaks(r: Any) -> float | None:
@@ -482,12 +489,15 @@ def _compiling(r: Any) -> list[s.Answer]:
     out = []
     again = recompile_seconds(r)
     if sum(again) / total >= _LEAST:
-        i = again.index(max(again))
+        first = [i for i, x in enumerate(r.recompiles) if not x.suggestion.startswith(FOLLOWS)] or [0]
+        i = max(first, key=again.__getitem__)
         c = r.recompiles[i]
         what = subject(c)
         cause = c.source, c.detail, c.suggestion
-        of_it = sum(t for x, t in zip(r.recompiles, again) if (x.source, x.detail, x.suggestion) == cause)
-        others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t}) - 1
+        alike = {cause, *((x.source, x.detail, x.suggestion) for x in r.recompiles if _follows(x, c))}
+        of_it = sum(t for x, t in zip(r.recompiles, again) if (x.source, x.detail, x.suggestion) in alike)
+        told = causes(r)
+        others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t and x in told}) - 1
         whats = (what if " " in what else f"`{what}`") + (f" and {plural(others, 'other')}" if others > 0 else "")
         fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
         of_which = f" ({seconds(of_it)} because of `{what}`)" if others > 0 and " " not in what else ""
@@ -509,8 +519,12 @@ def _compiling(r: Any) -> list[s.Answer]:
     if r.changed_itself:
         then = f"the cell changed `{r.changed_itself}`, which it relies on: its next run compiles again"
     text = f"compiling took {seconds(took)} of this run's {seconds(total)}{most}; {then}"
-    out.append(s.Answer(text, ref="guards"))
+    out.append(s.Answer(text, ref="calls"))
     return out
+
+
+def _follows(x: s.Recompile, cause: s.Recompile) -> bool:
+    return x.frame == cause.frame and x.suggestion == f"{FOLLOWS} `{subject(cause)}`"
 
 
 def _imports(r: Any) -> list[s.Answer]:

@@ -65,8 +65,12 @@ def _compiled(r: Any, i: int, f: s.Frame) -> s.Decision:
         words.append(against(x.ratio, x.lo, x.hi, "eager"))
         if differs(x.lo, x.hi) and timed is not None and timed.break_even_calls is not None:
             words.append(f"pays off after {plural(timed.break_even_calls, 'call')}")
-    if len(entries) > 1:
-        words.append(f"{len(entries)} versions")
+    versions = sum(e.goes_on is None for e in entries)
+    parts = len(entries) - versions
+    if versions > 1:
+        words.append(f"{versions} versions")
+    if parts:  # (they are compiled as often as what runs before the break)
+        words.append(plural(parts, "entry after breaks", "entries after breaks"))
     return s.Decision(
         frame_words(f.name),
         "compiled",

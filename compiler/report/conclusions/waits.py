@@ -6,7 +6,9 @@ from typing import Any, Sequence
 
 from .. import schema as s
 
-__all__ = ["recompile_seconds", "subject", "tell_waits"]
+__all__ = ["FOLLOWS", "causes", "recompile_seconds", "subject", "tell_waits"]
+
+FOLLOWS = "no change is needed: it follows from"  # how the remedy begins of what another recompile explains
 
 
 def tell_waits(r: Any, waits: Sequence[tuple[float, float]]) -> None:
@@ -42,6 +44,11 @@ def recompile_seconds(r: Any) -> list[float]:
         if n in led_to[:i]:  # of several that led to one entry the first has its time
             took[i] = 0.0
     return took[: len(r.recompiles)]
+
+
+def causes(r: Any) -> list[s.Recompile]:
+    """The recompiles that no other one explains."""
+    return [c for c in r.recompiles if not c.suggestion.startswith(FOLLOWS)]
 
 
 def subject(r: s.Recompile) -> str:

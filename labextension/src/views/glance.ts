@@ -188,7 +188,7 @@ function waited(report: Report): Row {
       : report.summary.compile_seconds
         ? seconds(report.summary.compile_seconds)
         : t('none: earlier entries served'),
-    more: 'guards'
+    more: 'calls'
   };
 }
 
@@ -245,7 +245,7 @@ function next(report: Report): Row {
       values.length ? [t('another value of '), ...some(values), '; '] : '',
       t('all that its {0} check', guards)
     ],
-    more: 'guards'
+    more: 'forecast'
   };
 }
 

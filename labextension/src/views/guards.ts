@@ -3,6 +3,7 @@
 import { append, Child, clear, Column, empty, h, prose, section, table } from '../dom';
 import { changed, count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
+import { callsView } from './calls';
 import { forecastForm } from './forecast';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
@@ -82,9 +83,13 @@ export function guardsView(context: ViewContext): View {
     },
     report.entries.map(e => frameWords(report.frames[e.frame]?.name ?? 'frame'))
   );
+  const calls = callsView(report, go);
+  const relies = section(t('What the entries rely on'), costs(report), parts.element);
+  relies.tabIndex = -1;
   const element = h(
     'div',
     null,
+    calls,
     section(
       t('Entries over time'),
       timeline(
@@ -104,14 +109,23 @@ export function guardsView(context: ViewContext): View {
           )
     ),
     forecast.element,
-    section(t('What the entries rely on'), costs(report), parts.element)
+    relies
   );
   return {
     element,
     shown: forecast.shown,
     dispose: () => undefined,
     reveal: (kind, index) => {
-      const target = kind === 'recompiles' ? cards[index] : parts.row(index);
+      const target =
+        kind === 'recompiles'
+          ? cards[index]
+          : kind === 'calls'
+            ? calls
+            : kind === 'forecast'
+              ? forecast.element.childElementCount
+                ? forecast.element
+                : relies
+              : parts.row(index);
       flash(target);
     }
   };
@@ -338,7 +352,12 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
         'div.tc-lane.tc-axis',
         { 'aria-hidden': 'true' },
         h('span'),
-        h('span.tc-lane-track', null, h('span', null, '0'), h('span', null, seconds(end)))
+        h(
+          'span.tc-lane-track',
+          null,
+          h('span', null, '0'),
+          h('span', { style: { position: 'absolute', right: `${(100 * (1 - last / end)).toFixed(2)}%` } }, seconds(last))
+        )
       )
     ),
     legend

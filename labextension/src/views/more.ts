@@ -45,6 +45,7 @@ export function moreView(context: ViewContext): View {
         }
       )
     : empty(t('No function was looked at.'));
+  const eager = (report.wall?.parts ?? []).filter(p => p.kind === 'torch').reduce((sum, p) => sum + p.seconds, 0);
   const fallbacks = report.fallbacks.length
     ? table(
         [
@@ -55,7 +56,14 @@ export function moreView(context: ViewContext): View {
         report.fallbacks,
         { label: t('Fallbacks'), rowAttributes: (_, i) => ({ 'data-fallback': i, tabindex: -1 }) }
       )
-    : empty(t('None: whatever was captured was compiled.'));
+    : empty(
+        eager > 0
+          ? t(
+              'None of what was captured: all of it was compiled. Outside of it torch’s operators took {0}: Overview names them.',
+              seconds(eager)
+            )
+          : t('None: whatever was captured was compiled.')
+      );
   const numbers = numericsView(context);
   const file = reproduceView(context);
   const exports = h('span');
@@ -98,7 +106,7 @@ export function moreView(context: ViewContext): View {
         : quiet
     ),
     section(t('Functions'), frames),
-    section(t('Ran as eager code'), fallbacks),
+    section(t('Ran as eager code in the place of a graph'), fallbacks),
     symbols.length
       ? section(
           t('Dynamic sizes'),
@@ -121,7 +129,7 @@ export function moreView(context: ViewContext): View {
       : null,
     numbers.element,
     file.element,
-    section(t('Cache'), report.cache.length ? cacheTable(report.cache) : empty(t('The cache was not asked.'))),
+    section(t('Cache'), report.cache.length ? cacheTable(report.cache) : empty(t('No kernel was looked for: nothing new was compiled.'))),
     section(t('Options'), facts(report.options, t('None were given.'))),
     section(t('Environment'), facts(report.environment, t('It was not noted.'))),
     section(

@@ -338,7 +338,11 @@ function unprofiled({ model, replace }: ViewContext): View {
   const { report } = model;
   const off = report.speedups.status === 'off';
   const why = !off
-    ? t('No call was profiled: none of them can be run again, or the C extension is not built.')
+    ? report.speedups.calls.some(c => c.why_not)
+      ? t('No call was profiled: {0}.', whyNot(report))
+      : report.entries.some(e => e.seconds)
+        ? t('No call was profiled: none of them can be run again, or the C extension is not built (`python -m tcompile doctor` says).')
+        : t('No call was profiled: entries of an earlier run served, and that run has no profile of them.')
     : report.source.cell === null
       ? t('No call was profiled: a program recorded this report, and times nothing. A cell with {0} does.', TIMED)
       : t('No call was profiled: timing was off. {0} profiles a call.', TIMED);
@@ -359,10 +363,15 @@ function unprofiled({ model, replace }: ViewContext): View {
   return { element, dispose: () => cancelAnimationFrame(frame) };
 }
 
+/** Why the calls are not run again, each reason once. */
+function whyNot(report: Report): string {
+  return [...new Set(report.speedups.calls.map(c => c.why_not).filter(Boolean))].join('; ');
+}
+
 function profileWords(p: CallProfile): string {
   const how =
     p.how === 'graphs'
-      ? t('Its graphs alone, one after the other: the call has effects and is not run again whole.')
+      ? t('Its graphs alone, one after the other, then their backward passes: the call has effects and is not run again whole.')
       : p.backward
         ? t('Run again with a clock around each step, and a backward pass from its result.')
         : t('Run again with a clock around each step.');

@@ -118,6 +118,9 @@ export function decisionsView(report: Report, go: (ref: string) => void): HTMLEl
   }
   const compiled = report.decisions.filter(d => d.decision === 'compiled');
   const alone = report.decisions.filter(d => d.decision !== 'compiled');
+  // (what the calls of functions waited for does not hold it)
+  const backward = report.timeline.filter(e => e.kind === 'compile' && /backward pass$/.test(e.text));
+  const besides = backward.reduce((sum, e) => sum + e.seconds, 0);
   const where = (d: Decision) =>
     h(
       d.file.includes('/') ? 'span.tc-path' : 'span',
@@ -146,7 +149,10 @@ export function decisionsView(report: Report, go: (ref: string) => void): HTMLEl
             compiled,
             { label: t('What was compiled'), limit: ROWS, onRow: d => d.ref && go(d.ref) }
           )
-        : empty(t('Nothing.'))
+        : empty(t('Nothing.')),
+      besides > 0.05 * report.summary.compile_seconds
+        ? h('p.tc-muted', null, t('Backward passes, compiled when they first ran, took the other {0}.', seconds(besides)))
+        : null
     ),
     alone.length
       ? h(
