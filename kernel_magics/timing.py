@@ -130,10 +130,14 @@ def measure(
     out.note = "; ".join(filter(None, dict.fromkeys((busy_words(), *(j.waited for j in live)))))
     missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
     missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
+    apart: dict[str, list[str]] = {}  # reason -> names
+    for c in out.calls:
+        if c.measured == "graphs" and c.engines and c.name not in apart.setdefault(c.why_not, []):
+            apart[c.why_not].append(c.name)
     missing += [
-        f"{c.name} could not be timed as a whole: {c.why_not}; its graphs alone are timed under Speed"
-        for c in out.calls
-        if c.measured == "graphs" and c.engines
+        f"{' and '.join(names)} could not be timed as a whole: {why}; "
+        f"{'its' if len(names) == 1 else 'their'} graphs alone are timed under Speed"
+        for why, names in apart.items()
     ]
     reasons += list(dict.fromkeys(missing))
     timed = any(e.median is not None for c in out.calls for e in c.engines)

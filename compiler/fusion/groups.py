@@ -405,7 +405,7 @@ class _Grouping:
         if group.product and (
             nest.reduce_op is not None or not reads & group.writes.keys() and group not in self.products_beside(nest)
         ):
-            raise Refusal("a matrix product is fused with what is computed from its elements alone")
+            raise Refusal("it needs more than single elements of the product, and only those are at hand")
         if nest.on_gpu and not wanted and self.costly_again(group, nest, loads):
             raise Refusal(
                 "what its elements are made of is too costly to compute in a second pass over rows that no processor"

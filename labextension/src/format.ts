@@ -130,11 +130,7 @@ export function speedup(s: Ratio): [string, string, string] {
     return way !== 'even' && hi > UNCLEAR * lo ? ['', ends, DIRECTION_WORDS[way]] : [ends, '', DIRECTION_WORDS[way]];
   }
   const digits = ratio >= 99.5 ? 0 : (ratio >= 1.095 && hi - lo >= 0.1) || ratio >= 9.95 ? 1 : 2;
-  return [
-    `${ratio.toFixed(digits)}×`,
-    `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`,
-    DIRECTION_WORDS[way]
-  ];
+  return [`${ratio.toFixed(digits)}×`, `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`, DIRECTION_WORDS[way]];
 }
 
 /** `faster than eager`, `slower than torch.compile`, `no clear difference from eager`. */

@@ -69,7 +69,8 @@ export function lineShares(report: Report, here: (file: string) => boolean): Map
   const { callers } = report.profiles.length ? costsOf(report) : { callers: new Map<string, number>() };
   const add = (file: string, line: number, time: number) => {
     const caller = here(file) ? undefined : callers.get(`${file}:${line}`);
-    const key = caller === undefined ? `${here(file) ? report.source.file : file}:${line}` : `${report.source.file}:${caller}`;
+    const key =
+      caller === undefined ? `${here(file) ? report.source.file : file}:${line}` : `${report.source.file}:${caller}`;
     shares.set(key, (shares.get(key) ?? 0) + time);
   };
   const spread = (lines: [string, number][], time: number) =>

@@ -25,8 +25,6 @@ export interface PlotOptions {
   yFormat: (value: number) => string;
   logX?: boolean;
   logY?: boolean;
-  /** Ticks at powers of two: bytes. */
-  binaryY?: boolean;
   /** Names under the x axis for whole numbers. */
   xNames?: string[];
 }
@@ -44,7 +42,7 @@ function loadPlotly(): Promise<Plotly> {
   return loading;
 }
 
-function ticks(values: number[], log: boolean, binary = false): number[] {
+function ticks(values: number[], log: boolean): number[] {
   const finite = values.filter(v => isFinite(v) && (!log || v > 0));
   const lo = Math.min(...finite);
   const hi = Math.max(...finite);
@@ -56,9 +54,8 @@ function ticks(values: number[], log: boolean, binary = false): number[] {
     return out;
   }
   const span = hi - lo || hi || 1;
-  const step = binary ? 2 ** Math.floor(Math.log2(span / 4)) : 10 ** Math.floor(Math.log10(span / 4));
-  const nice =
-    (binary ? [1, 2] : [1, 2, 5, 10]).map(m => m * step).find(s => (hi - lo) / s <= 5) ?? step * (binary ? 4 : 10);
+  const step = 10 ** Math.floor(Math.log10(span / 4));
+  const nice = [1, 2, 5].map(m => m * step).find(s => (hi - lo) / s <= 5) ?? step * 10;
   const out: number[] = [];
   for (let v = Math.floor(lo / nice) * nice; v <= hi + nice * 0.5; v += nice) {
     out.push(v);
@@ -121,10 +118,9 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
     title: string,
     log: boolean,
     format: (v: number) => string,
-    names?: string[],
-    binary = false
+    names?: string[]
   ) => {
-    const at = names ? names.map((_, i) => i) : ticks(values, log, binary);
+    const at = names ? names.map((_, i) => i) : ticks(values, log);
     return {
       title: { text: title, font: { size: 11, color: theme.muted }, standoff: 8 },
       type: log ? 'log' : 'linear',
@@ -211,9 +207,7 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
         series.flatMap(s => s.y),
         options.yTitle,
         !!options.logY,
-        options.yFormat,
-        undefined,
-        options.binaryY
+        options.yFormat
       )
     };
     const config = { displayModeBar: false, responsive: true, displaylogo: false };
@@ -270,14 +264,13 @@ export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
   const longest = Math.max(
     ...ticks(
       series.flatMap(s => s.y),
-      !!options.logY,
-      options.binaryY
+      !!options.logY
     ).map(v => options.yFormat(v).length)
   );
   const [W, H, L, B, T, R] = [560, 240, Math.max(40, 14 + 6.5 * longest), 40, 24, 22];
-  const scale = (values: number[], log: boolean, from: number, to: number, binary = false) => {
+  const scale = (values: number[], log: boolean, from: number, to: number) => {
     const f = (v: number) => (log ? Math.log10(Math.max(v, 1e-12)) : v);
-    const marks = ticks(values, log, binary);
+    const marks = ticks(values, log);
     const lo = Math.min(...marks.map(f), ...values.map(f));
     const hi = Math.max(...marks.map(f), ...values.map(f));
     return { at: (v: number) => from + ((f(v) - lo) / (hi - lo || 1)) * (to - from), marks };
@@ -292,8 +285,7 @@ export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
     series.flatMap(s => s.y),
     !!options.logY,
     H - B,
-    T,
-    options.binaryY
+    T
   );
   const xMarks = options.xNames ? options.xNames.map((_, i) => i) : x.marks;
   return svg(

@@ -306,9 +306,10 @@ def _calls(r: Any, run: float) -> list[s.Answer]:
     if took / run < 2 * _LEAST or not calls:
         return []
     text = f"{_part(took, run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
+    text += ": guards, memory, launches, and autograd around them"
     later = _steady(r)
     if later is not None and later < took / 2:
-        return [s.Answer(f"{text}: most of it once, as later calls were measured", share=took / run, ref="speed")]
+        return [s.Answer(f"{text}; most of it once, as later calls were measured", share=took / run, ref="speed")]
     remedy = _REPLAY if _may_replay(r) else {}
     return [s.Answer(text, share=took / run, ref="speed", **_at_most(_bound(run, took), **remedy))]
 
@@ -503,8 +504,8 @@ def _compiling(r: Any) -> list[s.Answer]:
         of_which = f" ({seconds(of_it)} because of `{what}`)" if others > 0 and " " not in what else ""
         out.append(
             s.Answer(
-                f"{seconds(sum(again))} of this run's {seconds(total)} went into compiling again because {whats} changed"
-                f"{of_which}; a run that meets no new size or value does not pay it",
+                f"{seconds(sum(again))} of this run's {seconds(total)} went into compiling again"
+                f" because {whats} changed{of_which}; a run that meets no new size or value does not pay it",
                 action=fix,
                 settings={"dynamic": "True"} if fix.startswith("compile with dynamic=True") else {},
                 ref=f"recompiles/{i}",

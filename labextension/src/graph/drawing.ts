@@ -26,6 +26,8 @@ interface Caption {
 
 /** The longest edge, in drawing units, along which a kernel's outline reaches. */
 const LINK = 130;
+/** How much is left of what a search has not found: it stays readable. */
+const FADED = 0.5;
 /** Edges of the chosen boxes that are labelled: more would cover each other. */
 const MOST_LABELLED = 14;
 
@@ -259,12 +261,23 @@ export class GraphDrawing {
     c.textBaseline = 'middle';
     c.lineWidth = 4;
     c.lineJoin = 'round';
+    const taken: { x: number; y: number; half: number }[] = [];
     for (const edge of this.touched) {
       const [x0, y0, x1, y1] = ends(edge);
-      // towards the other end: many edges meet at the chosen box
-      const near = this.selected.includes(edge.from) ? 0.62 : 0.38;
-      const [x, y] = [x0 + (x1 - x0) * near, y0 + (y1 - y0) * near];
       const text = edge.count > 1 ? plural(edge.count, 'value') : valueWords(edge.source);
+      const half = c.measureText(text).width / 2 + 4;
+      // towards the other end: many edges meet at the chosen box; never over another label
+      const out = this.selected.includes(edge.from);
+      const place = [0.62, 0.78, 0.46, 0.9, 0.3].map(near => {
+        const at = out ? near : 1 - near;
+        return { x: x0 + (x1 - x0) * at, y: y0 + (y1 - y0) * at, half };
+      });
+      const free = place.find(p => !taken.some(q => Math.abs(p.x - q.x) < p.half + q.half && Math.abs(p.y - q.y) < 13));
+      if (!free) {
+        continue; // the hint of the box tells it
+      }
+      taken.push(free);
+      const { x, y } = free;
       c.strokeStyle = this.theme.background;
       c.strokeText(text, x, y);
       c.fillStyle = this.theme.text;
@@ -272,13 +285,19 @@ export class GraphDrawing {
     }
   }
 
+  /** Whether an edge joins it to a chosen box. */
+  private isBeside(box: Box): boolean {
+    return [...this.touched].some(e => e.from === box || e.to === box);
+  }
+
   private drawBox(box: Box): void {
     const { context: c, theme } = this;
     const { item } = box;
     const selected = this.selected.includes(box);
-    const faded = (this.found !== null && !this.found.has(box)) || this.ghosts?.has(box);
+    const missed = this.found !== null && !this.found.has(box) && !selected && !this.isBeside(box);
+    const faded = missed || this.ghosts?.has(box);
     const source = item.kind === 'leaf' && box.h === SOURCE_H;
-    c.globalAlpha = faded ? 0.3 : 1;
+    c.globalAlpha = faded ? FADED : 1;
     c.beginPath();
     if (this.scale < 0.1) {
       c.rect(box.x, box.y, box.w, box.h);

@@ -243,9 +243,11 @@ export class GraphView {
         this.compareWith(against[Number(chooser.value)] && chooser.value ? against[Number(chooser.value)] : null);
       this.toolbar.append(chooser);
     }
+    this.search('');
     const search = h('input.tc-input', {
       type: 'search',
-      placeholder: t('find an operation, module, shape'),
+      placeholder: t('find in the graph'),
+      title: t('An operation, a module, a shape'),
       'aria-label': t('Search the graph')
     }) as HTMLInputElement;
     search.oninput = () => this.search(search.value);

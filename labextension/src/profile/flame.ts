@@ -329,13 +329,13 @@ export class FlameCanvas {
     const c = this.context;
     const room = right - left - 8;
     const time = `  ${seconds(bar.end - bar.begin)}`;
-    const letter = 6.1;
+    const letter = Math.max(1, c.measureText(bar.name).width / (bar.name.length || 1)) * 1.02;
     if (room < 16) {
       return;
     }
     c.fillStyle = this.theme.text;
     const whole = bar.name.length * letter;
-    const text = whole <= room ? bar.name : `${bar.name.slice(0, Math.max(1, Math.floor(room / letter) - 1))}…`;
+    const text = whole <= room ? bar.name : `${bar.name.slice(0, Math.max(1, Math.floor(room / letter) - 2))}…`;
     c.fillText(text, left + 4, y + 0.5);
     if (whole + time.length * letter <= room) {
       c.fillText(time, left + 4 + c.measureText(text).width, y + 0.5);

@@ -26,19 +26,17 @@ export function callsView(report: Report, go: (ref: string) => void): HTMLElemen
   }
   const made = new Set(report.timeline.filter(e => e.kind === 'entry').map(e => e.entry));
   const led = report.timeline.filter(e => e.kind === 'recompile').map(e => e.entry);
-  const rows = report.entries.map(
-    (e, entry): Row => ({
-      entry,
-      name: frameWords(report.frames[e.frame]?.name ?? ''),
-      made: made.has(entry),
-      causes: report.recompiles.filter((_, i) => led[i] === entry),
-      varying: [
-        ...new Set(
-          report.guards.filter(g => g.entry === entry && VARYING.includes(g.kind) && g.source).map(g => g.source)
-        )
-      ]
-    })
-  );
+  const rows = report.entries.map((e, entry): Row => ({
+    entry,
+    name: frameWords(report.frames[e.frame]?.name ?? ''),
+    made: made.has(entry),
+    causes: report.recompiles.filter((_, i) => led[i] === entry),
+    varying: [
+      ...new Set(
+        report.guards.filter(g => g.entry === entry && VARYING.includes(g.kind) && g.source).map(g => g.source)
+      )
+    ]
+  }));
   const element = section(
     t('Call by call: what served, what compiled, and why'),
     table<Row>(
@@ -107,7 +105,11 @@ function why(report: Report, r: Row): Child[] {
             ...prose(quoted(c.got))
           ])
         ]
-      : [typeof goes_on === 'number' ? t('the first call that came here: there was no entry yet') : t('the first call: there was no entry yet')];
+      : [
+          typeof goes_on === 'number'
+            ? t('the first call that came here: there was no entry yet')
+            : t('the first call: there was no entry yet')
+        ];
   return [
     ...first,
     others > 0
@@ -118,9 +120,7 @@ function why(report: Report, r: Row): Child[] {
     ...(r.varying.length
       ? [
           t('; any value serves of '),
-          ...r.varying
-            .slice(0, MOST_VARYING)
-            .flatMap((name, i): Child[] => [i ? ', ' : '', h('code', null, name)])
+          ...r.varying.slice(0, MOST_VARYING).flatMap((name, i): Child[] => [i ? ', ' : '', h('code', null, name)])
         ]
       : [])
   ];

@@ -73,7 +73,11 @@ export function glanceView({ model, go }: ViewContext): HTMLElement | null {
   );
 }
 
-function costliestLine(report: Report, here: (file: string) => boolean, select: (file: string, line: number) => void): Row | null {
+function costliestLine(
+  report: Report,
+  here: (file: string) => boolean,
+  select: (file: string, line: number) => void
+): Row | null {
   const [key, share] = [...lineShares(report, here)].sort((a, b) => b[1] - a[1])[0] ?? ['', 0];
   if (!share) {
     return null;

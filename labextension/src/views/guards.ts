@@ -26,7 +26,7 @@ const KIND_WORDS: { [kind: string]: string } = words({
   ALIAS: 'one object at two places',
   NO_ALIAS: 'different objects',
   NO_OVERLAP: 'memory that tensors do not share',
-  WEAK_ID: 'the very object',
+  WEAK_ID: 'the very object, which may be freed',
   HASATTR: 'that an attribute is there',
   LACKS: 'that a name is not there',
   FUNCTION: 'code of functions',
@@ -297,7 +297,10 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
           .filter(n => n.event.kind === compiled)
           .map(({ event }) =>
             h('span.tc-compiling', {
+              tabindex: 0,
+              role: 'img',
               title: t('{0}: this call waited {1}', event.text, seconds(event.seconds)),
+              'aria-label': t('{0}: this call waited {1}', event.text, seconds(event.seconds)),
               style: { left: share(begin(event)), width: share(event.seconds) }
             })
           ),
@@ -356,7 +359,11 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
           'span.tc-lane-track',
           null,
           h('span', null, '0'),
-          h('span', { style: { position: 'absolute', right: `${(100 * (1 - last / end)).toFixed(2)}%` } }, seconds(last))
+          h(
+            'span',
+            { style: { position: 'absolute', right: `${(100 * (1 - last / end)).toFixed(2)}%` } },
+            seconds(last)
+          )
         )
       )
     ),
@@ -384,7 +391,9 @@ function guardTable(
       ({ guard: g }) =>
         !wanted || `${g.text} ${g.source} ${g.kind} ${g.expected} ${g.cls}`.toLowerCase().includes(wanted)
     );
-    note.textContent = plural(rows.length, 'row');
+    const held = rows.reduce((sum, r) => sum + r.guard.count, 0);
+    note.textContent =
+      held === rows.length ? plural(held, 'guard') : t('{0} in {1}', plural(held, 'guard'), plural(rows.length, 'row'));
     clear(body);
     const all = [
       {
@@ -446,7 +455,7 @@ function guardTable(
         some,
         {
           label,
-          limit: 120,
+          limit: 20,
           onRow: r => onRow(r.guard),
           rowAttributes: r => ({
             'data-guard': r.index,

@@ -119,8 +119,7 @@ function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Chi
       xTitle: t('% of the graph'),
       yTitle: '',
       xFormat: v => `${Math.round(v)} %`,
-      yFormat: v => bytes(Math.round(v)),
-      binaryY: true
+      yFormat: v => bytes(Math.round(v))
     }
   );
   disposers.push(figure.dispose);
@@ -179,7 +178,7 @@ function lifetimes(m: Memory, report: Report): HTMLElement {
                 style: {
                   left: `${(b.start / steps) * 100}%`,
                   width: `${(Math.max(0.3, b.end - b.start) / steps) * 100}%`,
-                  opacity: 0.45 + 0.55 * (b.bytes / largest)
+                  '--tc-strength': `${Math.round(18 + 32 * (b.bytes / largest))}%`
                 }
               },
               bytes(b.bytes),

@@ -129,7 +129,10 @@ export function moreView(context: ViewContext): View {
       : null,
     numbers.element,
     file.element,
-    section(t('Cache'), report.cache.length ? cacheTable(report.cache) : empty(t('No kernel was looked for: nothing new was compiled.'))),
+    section(
+      t('Cache'),
+      report.cache.length ? cacheTable(report.cache) : empty(t('No kernel was looked for: nothing new was compiled.'))
+    ),
     section(t('Options'), facts(report.options, t('None were given.'))),
     section(t('Environment'), facts(report.environment, t('It was not noted.'))),
     section(

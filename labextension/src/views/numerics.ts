@@ -115,8 +115,8 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
           { title: t('node'), cell: r => h('code', null, r.name) },
           { title: t('operator'), cell: r => h('code', null, r.op) },
           { title: t('line'), short: true, cell: r => (r.line ? place(r.file, r.line, report.source.file) : '') },
-          { title: t('dtype'), short: true, cell: r => r.dtype },
-          { title: t('largest difference from eager'), number: true, cell: r => exponent(r.max_abs) },
+          { title: t('dtype'), short: true, roomy: true, cell: r => r.dtype },
+          { title: t('largest difference from eager'), number: true, roomy: true, cell: r => exponent(r.max_abs) },
           {
             title: t('RMS error'),
             number: true,
@@ -137,7 +137,7 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
         rows,
         {
           label: t('Numerics'),
-          limit: 40,
+          limit: 14,
           onRow: r => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics'),
           rowAttributes: r => ({ class: r.verdict === 'diverges' ? 'tc-clickable tc-bad-row' : 'tc-clickable' })
         }
@@ -148,7 +148,11 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
       empty(
         report.options.check
           ? t('Not compared: entries of an earlier run served, and that run was without --check.')
-          : t('Not measured in this run: write {0}, or {1}.', '`%%tcompile --check`', '`tcompile.explain(f, check=True)`')
+          : t(
+              'Not measured in this run: write {0}, or {1}.',
+              '`%%tcompile --check`',
+              '`tcompile.explain(f, check=True)`'
+            )
       )
     );
   }

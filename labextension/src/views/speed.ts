@@ -24,6 +24,8 @@ const STATUS_WORDS: { [status: string]: string } = words({
 const CACHED = 1.3;
 /** Kernels whose names fit beside their points. */
 const MOST_NAMED = 6;
+/** Rows of the kernels' table until all are asked for. */
+const MOST_KERNELS = 14;
 const MEASURED_WORDS: { [measured: string]: string } = words({
   call: 'timed end to end',
   graphs: 'its graphs alone, without the code around them: the call has side effects',
@@ -91,7 +93,11 @@ export function speedView(context: ViewContext): View {
     },
     reveal: (kind, index) => {
       if (kind === 'kernels') {
-        flash(kernels.querySelector<HTMLElement>(`[data-kernel="${index}"]`));
+        const row = () => kernels.querySelector<HTMLElement>(`[data-kernel="${index}"]`);
+        if (!row()) {
+          kernels.querySelector<HTMLButtonElement>('button.tc-button')?.click();
+        }
+        flash(row());
       } else if (kind === 'partitions') {
         flash(memory.partition(index));
       } else if (kind === 'memory') {
@@ -139,32 +145,33 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   return section(
     t('Engines'),
     chooser,
-    speedups.status !== 'measured' && speedups.reason && !speedups.calls.some(c => c.measured)
+    speedups.status !== 'measured' && speedups.reason && !speedups.calls.some(c => c.measured || c.why_not)
       ? h('p.tc-muted', null, speedups.reason)
       : null,
     speedups.note ? h('p.tc-muted', null, speedups.note) : null,
     body,
-    h(
-      'p.tc-muted',
-      null,
-      t('Measured in turn for {0}', seconds(speedups.spent_seconds)) +
-        (!speedups.budget_seconds
-          ? ''
-          : speedups.spent_seconds > 1.5 * speedups.budget_seconds && speedups.engines.includes('torch')
-            ? t(
-                ' with stock’s compile time, which does not count towards the {0} allowed',
-                seconds(speedups.budget_seconds)
-              )
-            : speedups.spent_seconds > 1.5 * speedups.budget_seconds
+    speedups.calls.some(c => c.measured) &&
+      h(
+        'p.tc-muted',
+        null,
+        t('Measured in turn for {0}', seconds(speedups.spent_seconds)) +
+          (!speedups.budget_seconds
+            ? ''
+            : speedups.spent_seconds > 1.5 * speedups.budget_seconds && speedups.engines.includes('torch')
               ? t(
-                  ', more than the {0} allowed: each engine runs a few times at least',
+                  ' with stock’s compile time, which does not count towards the {0} allowed',
                   seconds(speedups.budget_seconds)
                 )
-              : t(' of the {0} allowed', seconds(speedups.budget_seconds))) +
-        (speedups.calls.some(c => c.engines.some(e => e.lo !== null && e.hi !== null && e.lo !== e.hi))
-          ? t('; intervals hold with 95 % confidence.')
-          : t('; one sample of each: how certain a figure is, nobody knows.'))
-    )
+              : speedups.spent_seconds > 1.5 * speedups.budget_seconds
+                ? t(
+                    ', more than the {0} allowed: each engine runs a few times at least',
+                    seconds(speedups.budget_seconds)
+                  )
+                : t(' of the {0} allowed', seconds(speedups.budget_seconds))) +
+          (speedups.calls.some(c => c.engines.some(e => e.lo !== null && e.hi !== null && e.lo !== e.hi))
+            ? t('; intervals hold with 95 % confidence.')
+            : t('; one sample of each: how certain a figure is, nobody knows.'))
+      )
   );
 }
 
@@ -195,14 +202,16 @@ function callFigures(
   if (!timed.length) {
     return [
       heading,
-      table(
-        [
-          { title: t('engine'), cell: e => engineLabel(e) },
-          { title: t('why there is no figure'), cell: e => e.reason || e.status }
-        ],
-        call.engines,
-        { label: t('Engines that were not measured') }
-      )
+      call.engines.length === 0
+        ? null
+        : table(
+            [
+              { title: t('engine'), cell: e => engineLabel(e) },
+              { title: t('why there is no figure'), cell: e => e.reason || e.status }
+            ],
+            call.engines,
+            { label: t('Engines that were not measured') }
+          )
     ];
   }
   const cells = table(
@@ -499,7 +508,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
       label: t('Kernels'),
       onRow: (_, i) => onKernel(ordered[i]),
       rowAttributes: (_, i) => ({ 'data-kernel': ordered[i] }),
-      limit: 100
+      limit: MOST_KERNELS
     }
   );
 }

@@ -87,6 +87,7 @@ export function timelineView(context: ViewContext): View {
 
   const choose = (bar: Bar | null, tell: boolean) => {
     chosen = bar;
+    status.textContent = '';
     flame.select(bar, false);
     flame.light(null);
     clear(details);
@@ -341,7 +342,9 @@ function unprofiled({ model, replace }: ViewContext): View {
     ? report.speedups.calls.some(c => c.why_not)
       ? t('No call was profiled: {0}.', whyNot(report))
       : report.entries.some(e => e.seconds)
-        ? t('No call was profiled: none of them can be run again, or the C extension is not built (`python -m tcompile doctor` says).')
+        ? t(
+            'No call was profiled: none of them can be run again, or the C extension is not built (`python -m tcompile doctor` says).'
+          )
         : t('No call was profiled: entries of an earlier run served, and that run has no profile of them.')
     : report.source.cell === null
       ? t('No call was profiled: a program recorded this report, and times nothing. A cell with {0} does.', TIMED)
@@ -371,7 +374,9 @@ function whyNot(report: Report): string {
 function profileWords(p: CallProfile): string {
   const how =
     p.how === 'graphs'
-      ? t('Its graphs alone, one after the other, then their backward passes: the call has effects and is not run again whole.')
+      ? t(
+          'Its graphs alone, one after the other, then their backward passes: the call has effects and is not run again whole.'
+        )
       : p.backward
         ? t('Run again with a clock around each step, and a backward pass from its result.')
         : t('Run again with a clock around each step.');

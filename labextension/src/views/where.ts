@@ -151,7 +151,11 @@ export function decisionsView(report: Report, go: (ref: string) => void): HTMLEl
           )
         : empty(t('Nothing.')),
       besides > 0.05 * report.summary.compile_seconds
-        ? h('p.tc-muted', null, t('Backward passes, compiled when they first ran, took the other {0}.', seconds(besides)))
+        ? h(
+            'p.tc-muted',
+            null,
+            t('Backward passes, compiled when they first ran, took the other {0}.', seconds(besides))
+          )
         : null
     ),
     alone.length
