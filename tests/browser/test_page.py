@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -245,6 +246,37 @@ def test_memory_and_what_is_kept_for_backward(browser: Any, address: str) -> Non
         assert not problems
 
 
+def test_one_place_says_of_each_call_what_served_it_and_why(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, problems):
+        page.locator(".tc-glance div", has_text="Which call waited").locator("button").click()
+        calls = page.locator("[aria-label='Calls and the entries that served them']:visible").first
+        text = calls.inner_text()
+        for words in (
+            "the first call: there was no entry yet",
+            "compiled again: ",
+            "was 8, is now 16",
+            "did not compile",
+        ):
+            assert words in text, text
+        assert page.locator(".tc-selected", has_text="Call by call").count() == 1, "and the way there leads to it"
+        assert not problems
+
+
+def test_the_line_that_costs_most_is_that_of_the_table(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, problems):
+        said = page.locator(".tc-glance div", has_text="Which line costs most").inner_text()
+        line, share = re.search(r"line (\d+), (\d+) %", said).groups()
+        rows = page.locator("[aria-label='Where the wall time went, by name'] tbody tr").evaluate_all(
+            "rows => rows.map(r => [...r.cells].map(c => c.innerText))"
+        )
+        for row in rows:
+            part = re.search(r"(\d+) %", " ".join(row))
+            assert part is None or "line" not in row[-1] or int(part[1]) <= int(share), (said, row)
+        heat = page.locator(".tc-listing .tc-heat").evaluate_all("all => all.map(e => parseInt(e.textContent))")
+        assert max(heat) <= int(share) and line, heat
+        assert not problems
+
+
 def test_all_texts_go_through_one_door(browser: Any, tmp_path: Path) -> None:
     """With a translator that marks what it has seen, no text is left that it has not, but for what the report
     brought.
@@ -259,7 +291,7 @@ def test_all_texts_go_through_one_door(browser: Any, tmp_path: Path) -> None:
             page.wait_for_timeout(200)
         left = page.evaluate("""() => {
           // Words that the report brought, and units: what is left of a text without them must be of the translator's making.
-          const known = new Set(window.known.match(/[A-Za-z_]{2,}/g)), units = /^(ns|ms|[kMGT]?(FLOP|B))$/;
+          const known = new Set(window.known.match(/[A-Za-z_]{2,}/g)), units = /^(ns|ms|[kKMGT]?(FLOP|B))$/;
           const own = text => { for (let next; (next = text.replace(/⟦[^⟦⟧]*⟧/g, ' ')) !== text; ) text = next; return text; };
           const foreign = text => (own(text).match(/[A-Za-z_]{2,}/g) ?? []).some(w => !known.has(w) && !units.test(w));
           const left = new Set();

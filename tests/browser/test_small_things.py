@@ -169,7 +169,7 @@ def test_what_is_asked_first_is_answered_at_a_glance(browser: Any, tmp_path: Pat
         rows = page.locator(".tc-glance > div")
         told = {row.locator("dt").inner_text(): row.locator("dd").inner_text() for row in rows.all()}
         assert told["Which line costs most?"].startswith("line ") and "%" in told["Which line costs most?"]
-        assert "iB" in told["Where is the peak of memory?"] and "value" in told["What is kept for backward, and why?"]
+        assert "KB" in told["Where is the peak of memory?"] and "value" in told["What is kept for backward, and why?"]
         assert {"Which call waited for the compiler?", "Why did it compile again?"} <= {*told}
         assert told["What is different from its last run?"].startswith("2 changed lines; graph breaks 2 → 1")
         assert "guard" in told["What would compile it again?"]

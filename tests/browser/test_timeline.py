@@ -12,7 +12,7 @@ from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.profiles import encode_spans, on_the_device
 
 from .notebooks import sample_report
-from .pages import cpu_ms, opened, saved, show
+from .pages import SAMPLE, cpu_ms, opened, saved, show
 
 
 def test_the_call_by_name_with_its_time(browser: Any, tmp_path: Path) -> None:
@@ -74,7 +74,15 @@ def test_search_and_selection_reach_the_other_views(browser: Any, tmp_path: Path
 def test_the_line_with_the_product_has_its_cost(browser: Any, tmp_path: Path) -> None:
     with opened(browser, saved(tmp_path)) as (page, _):
         heat = page.locator(".tc-line[data-line='5'] .tc-heat").first
-        assert heat.inner_text() == "87 %"
+        assert heat.inner_text() == "27 %", "as the table of what took the run's time has it"
+
+
+def test_where_the_run_was_not_looked_at_a_profile_tells_what_lines_cost(browser: Any, tmp_path: Path) -> None:
+    report = CompileReport.from_json(SAMPLE.read_text())
+    report.wall = s.Wall()
+    with opened(browser, saved(tmp_path, report)) as (page, _):
+        heat = page.locator(".tc-line[data-line='5'] .tc-heat").first
+        assert heat.inner_text() == "87 %", "the product's library call, and its kernels"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -55,6 +55,8 @@ export class GraphDrawing {
   /** Boxes that are not there yet. */
   ghosts: Set<Box> | null = null;
   private scale = 1;
+  /** Names of kernels that are drawn: labels keep away from them. */
+  private captions: Caption[] = [];
 
   constructor(
     private context: CanvasRenderingContext2D,
@@ -84,6 +86,7 @@ export class GraphDrawing {
     }
     const boxes = layout.boxes.filter(visible);
     const captions: Caption[] = [];
+    this.captions = captions;
     if (scale > 0.12) {
       this.drawKernels(boxes, layout, captions);
     }
@@ -261,7 +264,11 @@ export class GraphDrawing {
     c.textBaseline = 'middle';
     c.lineWidth = 4;
     c.lineJoin = 'round';
-    const taken: { x: number; y: number; half: number }[] = [];
+    const taken = this.captions.map(({ text, x, y }) => ({
+      x: x + 2.6 * text.length,
+      y: y - 6,
+      half: 2.6 * text.length
+    }));
     for (const edge of this.touched) {
       const [x0, y0, x1, y1] = ends(edge);
       const text = edge.count > 1 ? plural(edge.count, 'value') : valueWords(edge.source);

@@ -18,7 +18,12 @@ export interface Answers {
 export function answersView({ model, go, replace }: ViewContext): Answers {
   const { report } = model;
   let waiting: ((host: Host) => void)[] = [];
-  const element = ranked(report, go, a => measure(report, a, replace, waiting));
+  const element = ranked(
+    report,
+    go,
+    a => measure(report, a, replace, waiting),
+    a => change(report, a, waiting)
+  );
   const shown = () => {
     const host = element && waiting.length ? hostOf(element) : null;
     if (host) {
@@ -32,7 +37,7 @@ export function answersView({ model, go, replace }: ViewContext): Answers {
 
 type Measure = (a: Answer) => HTMLElement | null;
 
-function ranked(report: Report, go: (ref: string) => void, measured: Measure): HTMLElement | null {
+function ranked(report: Report, go: (ref: string) => void, measured: Measure, changes: Measure): HTMLElement | null {
   if (!report.answers.length) {
     return null;
   }
@@ -46,7 +51,7 @@ function ranked(report: Report, go: (ref: string) => void, measured: Measure): H
       ? h(
           'ol.tc-answers',
           null,
-          ranks.map(a => answer(report, a, go, measured))
+          ranks.map(a => answer(a, go, measured, changes))
         )
       : null,
     report.answers.filter(isNote).map(a => note(a, go))
@@ -82,10 +87,10 @@ function measure(
   return element;
 }
 
-function answer(report: Report, a: Answer, go: (ref: string) => void, measured: Measure): HTMLElement {
+function answer(a: Answer, go: (ref: string) => void, measured: Measure, changes: Measure): HTMLElement {
   const gain = gainWords(a);
   const more = details(a, go);
-  const buttons = [measured(a), change(report, a)].filter(e => e !== null);
+  const buttons = [measured(a), changes(a)].filter(e => e !== null);
   return h(
     'li.tc-answer-row',
     null,
@@ -126,7 +131,7 @@ export function gainWords(a: Answer): string {
 }
 
 /** Changes the cell and runs it again; absent where nothing can be changed, or by nobody. */
-function change(report: Report, a: Answer): HTMLElement | null {
+function change(report: Report, a: Answer, waiting: ((host: Host) => void)[]): HTMLElement | null {
   const [kind, index] = a.ref.split('/');
   const fix = kind === 'breaks' ? (report.graph_breaks[Number(index)] as Break | undefined)?.fix : null;
   const { cell } = report.source;
@@ -161,5 +166,9 @@ function change(report: Report, a: Answer): HTMLElement | null {
     said,
     fix ? h('details.tc-fix-details', null, h('summary', null, t('as a change of lines')), fixLines(fix)) : null
   );
+  if (!fix) {
+    element.hidden = true; // on a page alone there is no cell to change
+    waiting.push(host => (element.hidden = !host.set));
+  }
   return element;
 }

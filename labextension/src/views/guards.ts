@@ -455,7 +455,7 @@ function guardTable(
         some,
         {
           label,
-          limit: 20,
+          limit: 60,
           onRow: r => onRow(r.guard),
           rowAttributes: r => ({
             'data-guard': r.index,

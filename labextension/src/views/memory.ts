@@ -310,7 +310,7 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
         count(p.recomputed.length)
       ),
       p.budget < 1 ? t(', memory budget {0}', p.budget) : '',
-      p.backward.length ? '' : t('; backward has not been compiled yet')
+      p.backward.length || !p.saved_bytes ? '' : t('; no backward pass has run of it yet')
     ),
     p.read_bytes + (p.eager_bytes ?? 0) === 0
       ? null

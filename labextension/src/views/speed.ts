@@ -122,9 +122,11 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
     );
   }
   const body = h('div');
+  const foot = h('p.tc-muted');
   const show = (index: number) => {
     clear(body);
     append(body, callFigures(speedups.calls[index], own));
+    foot.textContent = speedups.calls.some(c => c.measured) ? spentWords(report, speedups.calls[index]) : '';
   };
   const main = mainCall(report);
   const longest = speedups.calls.reduce((best, c, i) => (weight(c) > weight(speedups.calls[best]) ? i : best), 0);
@@ -150,29 +152,34 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
       : null,
     speedups.note ? h('p.tc-muted', null, speedups.note) : null,
     body,
-    speedups.calls.some(c => c.measured) &&
-      h(
-        'p.tc-muted',
-        null,
-        t('Measured in turn for {0}', seconds(speedups.spent_seconds)) +
-          (!speedups.budget_seconds
-            ? ''
-            : speedups.spent_seconds > 1.5 * speedups.budget_seconds && speedups.engines.includes('torch')
-              ? t(
-                  ' with stock’s compile time, which does not count towards the {0} allowed',
-                  seconds(speedups.budget_seconds)
-                )
-              : speedups.spent_seconds > 1.5 * speedups.budget_seconds
-                ? t(
-                    ', more than the {0} allowed: each engine runs a few times at least',
-                    seconds(speedups.budget_seconds)
-                  )
-                : t(' of the {0} allowed', seconds(speedups.budget_seconds))) +
-          (speedups.calls.some(c => c.engines.some(e => e.lo !== null && e.hi !== null && e.lo !== e.hi))
-            ? t('; intervals hold with 95 % confidence.')
-            : t('; one sample of each: how certain a figure is, nobody knows.'))
-      )
+    foot
   );
+}
+
+/** For how long was measured, and how certain the figures of the call that is shown are. */
+function spentWords({ speedups }: Report, call: CallTiming): string {
+  const { budget_seconds: budget, spent_seconds: spent } = speedups;
+  const over = budget !== null && spent > 1.5 * budget;
+  const allowed = !budget
+    ? ''
+    : over && speedups.engines.includes('torch')
+      ? t(' with stock’s compile time, which does not count towards the {0} allowed', seconds(budget))
+      : over
+        ? t(', more than the {0} allowed: each engine runs a few times at least', seconds(budget))
+        : t(' of the {0} allowed', seconds(budget));
+  const timed = call.engines.filter(e => e.lo !== null && e.hi !== null);
+  const certain = !timed.length
+    ? '.'
+    : timed.some(e => e.lo !== e.hi)
+      ? t('; intervals hold with 95 % confidence.')
+      : t('; of one sample nobody knows how certain it is.');
+  return t('Measured in turn for {0}', seconds(spent)) + allowed + certain;
+}
+
+/** The machine's peak of products: as measured once, perhaps while others were at work, or what a kernel reached. */
+function peakOf(report: Report): number {
+  const measured = Number(report.environment.matmul_flops_per_second) || 0;
+  return measured && Math.max(measured, ...report.kernels.map(k => (k.flops && k.seconds ? k.flops / k.seconds : 0)));
 }
 
 /** Seconds of a call, as far as it was timed. */
@@ -387,6 +394,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
     return empty(t('No kernel was generated.'));
   }
   const copy = Number(report.environment.copy_bytes_per_second) || 0;
+  const peak = peakOf(report);
   const best = copy || Math.max(...report.kernels.map(k => (k.bytes && k.seconds ? k.bytes / k.seconds : 0)));
   const against = copy ? t('compared with a copy on this machine') : t('compared with the fastest kernel here');
   // The one that takes most comes first.
@@ -441,7 +449,9 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
                       null,
                       k.bytes / k.seconds > CACHED * copy
                         ? t('from caches')
-                        : t('{0} % of a copy', Math.round((100 * k.bytes) / k.seconds / copy))
+                        : peak && (k.flops ?? 0) / peak > k.bytes / copy
+                          ? t('arithmetic: {0} % of the peak', Math.round((100 * k.flops!) / k.seconds / peak))
+                          : t('{0} % of a copy', Math.round((100 * k.bytes) / k.seconds / copy))
                     )
                   : null
               ]
@@ -527,8 +537,7 @@ function roofline(
   if (!(bandwidth > 0 && measured > 0) || !shown.length) {
     return null;
   }
-  // The peak was measured once, perhaps while others were at work: no kernel computes faster than the machine can.
-  const peak = Math.max(measured, ...shown.map(k => k.flops! / k.seconds!));
+  const peak = peakOf(report);
   const intensity = shown.map(k => k.flops! / k.bytes!);
   const ridge = peak / bandwidth;
   const lo = Math.min(...intensity, ridge) / 3;
