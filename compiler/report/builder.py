@@ -36,15 +36,15 @@ from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled, row_with
 from .facts.own_words import NO_NAME, is_setup, part_of_no_name, name_sizes, users_words
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
-from .finish import RERAN
+from .finish import RERAN, subject
 from ..base.labels import cell_number, frame_line, frame_words, label, users_name
 from .report import CompileReport
+from .memory_timeline import eager_memory
 from .payload import renumber
 from .profiles import moved_profile
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
-from .finish import subject
 from .words import failure_subject, failure_words
 
 __all__ = ["ReportBuilder", "record"]
@@ -790,20 +790,10 @@ class ReportBuilder:
                 g.symbols = g.symbols or symbol_rows(getattr(cap, "env", None))
                 for y in g.symbols:
                     y.source = self._users_words(g.frame, y.source)
-                if cap is not None:
-                    self._eager_memory(i, cap)
+                row = next((m for m in self.r.memory if m.graph == i), None)
+                if cap is not None and row is not None and not row.eager_live:
+                    parts = (p for p, at in self._partitions.values() if self.r.partitions[at].graph == i)
+                    if (found := eager_memory(cap, next(parts, None))) is not None:
+                        row.eager_live, row.eager_peak_bytes = found
             except Exception as error:
                 self.r.errors.append(f"report: graph {g.name} could not be read: {type(error).__name__}: {error}")
-
-    def _eager_memory(self, graph: int, captured: Any) -> None:
-        """What eager would hold while it runs the graph; with gradients at least what autograd has kept so far. Of a
-        graph with a backward pass inside it's not known."""
-        from .memory_timeline import at_least, eager_live, runs_backward, thinned
-
-        row = next((m for m in self.r.memory if m.graph == graph), None)
-        if row is None or row.eager_live or runs_backward(captured.graph_module):
-            return
-        live = eager_live(captured.graph_module, getattr(captured.env, "hints", None) or {})
-        kept = next((p.eager_kept for p, i in self._partitions.values() if self.r.partitions[i].graph == graph), None)
-        live = at_least(live, kept or [])
-        row.eager_live, row.eager_peak_bytes = thinned(live), max(live, default=None)

@@ -11,7 +11,7 @@ from typing import Any, Sequence
 
 import torch
 
-__all__ = ["at_least", "eager_live", "plan_live", "runs_backward", "thinned"]
+__all__ = ["eager_live", "eager_memory", "plan_live", "thinned"]
 
 _POINTS = 160  # of a curve that is kept
 
@@ -29,6 +29,16 @@ _MAYBE_COPIES = {
     "to",
     "ravel",
 }  # where the memory does not already lie as wanted
+
+
+def eager_memory(captured: Any, partition: Any) -> tuple[list[int], int | None] | None:
+    """(the curve, its peak) of what eager would hold while it runs a captured graph; with gradients (`partition`) at
+    least what autograd has kept so far. None where that is not known: of a graph with a backward pass inside."""
+    if runs_backward(captured.graph_module):
+        return None
+    live = eager_live(captured.graph_module, getattr(captured.env, "hints", None) or {})
+    live = at_least(live, (partition.eager_kept if partition is not None else None) or [])
+    return thinned(live), max(live, default=None)
 
 
 def eager_live(graph: Any, hints: dict[str, int]) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import re
 import struct
@@ -12,6 +11,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+
+from ..scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -26,11 +27,7 @@ def nbformat() -> ModuleType:
 @pytest.fixture(scope="module")
 def gallery() -> ModuleType:
     nbformat()
-    spec = importlib.util.spec_from_file_location("tcompile_gallery", ROOT / "tools" / "gallery.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tools/gallery.py")
 
 
 def outputs(path: Path) -> dict[str, list]:

@@ -1,6 +1,5 @@
 """What tools/environment.py decides: which torch, which Triton beside it, which constraints for the rest."""
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -8,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from ..scripts import script
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
-    spec = importlib.util.spec_from_file_location("tcompile_environment", ROOT / "tools" / "environment.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("tools/environment.py")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     return module
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from ..scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = (ROOT / "extension" / "labextension" / "static" / "style.js").exists()
@@ -142,11 +143,8 @@ def test_the_installed_command_and_paths(site: Path, tmp_path: Path) -> None:
 
 def test_link_tree_follows_the_sources(tmp_path: Path) -> None:
     """What an editable install imports from: relative links, old ones gone."""
-    spec = importlib.util.spec_from_file_location("tcompile_hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None and spec.loader is not None
     pytest.importorskip("hatchling")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("hatch_build.py")
     for name in ("extension", "kernel_magics", "compiler"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"name = {name!r}\n")
@@ -160,11 +158,8 @@ def test_link_tree_follows_the_sources(tmp_path: Path) -> None:
 
 
 def test_a_failed_build_of_the_extension_is_said_and_survived(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("tcompile_hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None and spec.loader is not None
     pytest.importorskip("hatchling")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("hatch_build.py")
     builder = tmp_path / "compiler" / "native" / "build.py"
     builder.parent.mkdir(parents=True)
     builder.write_text("def build_inplace():\n    raise RuntimeError('no C compiler')\n")

@@ -1,7 +1,6 @@
 """What the world sees of the project: workflows, issue forms, the licences of bundled JavaScript, versions."""
 
 import hashlib
-import importlib.util
 import json
 import re
 import sys
@@ -9,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from ..scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -100,9 +101,7 @@ def test_the_list_of_bundled_javascript_is_true():
 
 
 def test_downloads_are_said_with_their_size(capsys):
-    spec = importlib.util.spec_from_file_location("tcompile_environment", ROOT / "tools" / "environment.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("tools/environment.py")
     progress = module.Progress()
     heard = [
         "  Downloading torch-2.14.1+cpu-cp311-cp311-linux_x86_64.whl (200.5 MB)",
@@ -122,10 +121,7 @@ def test_downloads_are_said_with_their_size(capsys):
 
 
 def wheels_tool():
-    spec = importlib.util.spec_from_file_location("tcompile_wheels", ROOT / "tools" / "wheels.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tools/wheels.py")
 
 
 def test_wheels_are_made_for_each_python_that_is_supported_and_starts(tmp_path):

@@ -1,10 +1,11 @@
 """The site: links of docs/ resolve, figures are those of the measurements, every page has a place."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+
+from ..scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -13,10 +14,7 @@ PROSE = [*DOCS, *(ROOT / n for n in ("README.md", "ARCHITECTURE.md", "CONTRIBUTI
 
 @pytest.fixture(scope="module")
 def site():
-    spec = importlib.util.spec_from_file_location("tcompile_make_site", ROOT / "tools" / "make_site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tools/make_site.py")
 
 
 def without_code(text):

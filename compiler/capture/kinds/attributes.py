@@ -420,12 +420,10 @@ def _call_property(machine: Machine, obj: Any, cls: type, name: str, raw: proper
         return machine.native(getattr, obj, name)
     if isinstance(raw.fget, types.FunctionType):
         if not is_trusted_module(raw.fget.__module__ or "") and id(cls) not in machine.world.made:
-            if is_trusted_module(
-                getattr(cls, "__module__", None) or ""
-            ):  # what is found in other classes a CLASS guard relies on
-                machine.world.guard(
-                    S.attr(machine.world.anchor(defining_class(cls, name)), name), "ID", raw, "property"
-                )
+            # (what is found in other classes a CLASS guard relies on)
+            if is_trusted_module(getattr(cls, "__module__", None) or ""):
+                place = S.attr(machine.world.anchor(defining_class(cls, name)), name)
+                machine.world.guard(place, "ID", raw, "property")
             machine.world.anchor(raw.fget)
     return machine.call(raw.fget, [obj])
 
