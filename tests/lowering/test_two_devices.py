@@ -1,5 +1,5 @@
-"""Graphs that hold tensors of a CPU and of a GPU: what is computed on the CPU, and the copies, are torch's calls. Without a
-GPU: the aten graph's devices are set before lowering."""
+"""Graphs that hold tensors of a CPU and of a GPU: what is computed on the CPU, and the copies, are torch's calls.
+Without a GPU: the aten graph's devices are set before lowering."""
 
 import pytest
 import torch

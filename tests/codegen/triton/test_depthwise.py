@@ -1,5 +1,5 @@
-"""Gradients of depthwise convolutions as for a GPU: a convolution with the kernel turned, or loops of our own. Interpreted,
-against eager."""
+"""Gradients of depthwise convolutions as for a GPU: a convolution with the kernel turned, or loops of our own.
+Interpreted, against eager."""
 
 import pytest
 import torch
