@@ -103,7 +103,7 @@ class Lowering:
         self.constants: dict[str, Any] = {}
         self.fallbacks: Counter[str] = Counter()
         self.node = None
-        self.for_gpu = False  # whether some of it is computed on one
+        self.on_two_devices = False  # computed on a GPU, beside tensors of the CPU
         self._names: set[str] = set()
         self._views: dict[tuple, Buffer] = {}
         self._view_base: dict[Buffer, Buffer] = {}
@@ -374,7 +374,7 @@ class Lowering:
 
     def is_beside(self) -> bool:
         """Whether the node's results are on the CPU in a graph for a GPU: torch's own kernels compute them."""
-        return self.for_gpu and torch.device(self._device()).type == "cpu"
+        return self.on_two_devices and torch.device(self._device()).type == "cpu"
 
     def dtypes(self) -> frozenset[torch.dtype]:
         """What nests have for the node's device."""

@@ -40,11 +40,6 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
     return lowered
 
 
-_BETWEEN_DEVICES = frozenset(
-    (torch.ops.aten._to_copy.default, torch.ops.aten.copy.default, torch.ops.prims.convert_element_type.default)
-)
-
-
 def _device_of(node: torch.fx.Node) -> str:
     """The kind of device that a node's results are on; "" where there are none, or several."""
     val = node.meta.get("val")
@@ -52,15 +47,23 @@ def _device_of(node: torch.fx.Node) -> str:
     return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
+def _copies_between(node: torch.fx.Node) -> bool:
+    """Whether a node copies a tensor from one device to another."""
+    if node.target is not torch.ops.aten._to_copy.default:
+        return False
+    return _device_of(node) != _device_of(node.args[0])
+
+
+def _on_two_devices(graph: torch.fx.Graph) -> bool:
+    """Whether some of it is computed on a GPU, beside tensors of the CPU; a graph of the CPU may copy its results to
+    one."""
+    kinds = {_device_of(n) for n in graph.nodes}
+    return {"cpu", "cuda"} <= kinds and any(map(_computes_on_gpu, graph.nodes))
+
+
 def _computes_on_gpu(node: torch.fx.Node) -> bool:
-    """A graph of the CPU may copy its results to a GPU."""
-    t = node.target
-    return (
-        isinstance(t, torch._ops.OpOverload)
-        and t not in _BETWEEN_DEVICES
-        and not gives_views(t)
-        and _device_of(node) == "cuda"
-    )
+    computes = isinstance(node.target, torch._ops.OpOverload) and not gives_views(node.target)
+    return computes and _device_of(node) == "cuda" and not _copies_between(node)
 
 
 def _refs(a: Any) -> list[Ref]:
@@ -80,7 +83,7 @@ class Walk(Lowering):
         self._result_memory: set[Buffer] = set()
         self._given: list[Buffer] = []
         self._moved: dict[tuple, Ref] = {}
-        self.for_gpu = any(map(_computes_on_gpu, aten.graph.nodes))
+        self.on_two_devices = _on_two_devices(aten.graph)
 
     def run(self) -> LoweredGraph:
         n_input = 0
@@ -158,12 +161,12 @@ class Walk(Lowering):
             return self.arg(seq)[i]
         args = tuple(self.arg(a) for a in node.args)
         kwargs = {name: self.arg(value) for name, value in node.kwargs.items()}
-        if self.for_gpu and isinstance(target, torch._ops.OpOverload):
-            if self.is_beside() and not gives_views(target) and self.computes(node, (args, kwargs)):
+        if self.on_two_devices and isinstance(target, torch._ops.OpOverload) and not _copies_between(node):
+            if self.on_gpu:
+                args, kwargs = self.brought(args), self.brought(kwargs)
+            elif not gives_views(target) and any(loaded([ref.value]) for ref in _refs((args, kwargs))):
                 self.fallbacks[str(target)] += 1
                 return self.extern(node, args, kwargs, "on the CPU, beside kernels of a GPU")
-            if self.on_gpu and target not in _BETWEEN_DEVICES:
-                args, kwargs = self.brought(args), self.brought(kwargs)
         key = target if form_of(target) is None else Form
         f = RULES.get(key)
         if f is None:
@@ -185,12 +188,6 @@ class Walk(Lowering):
             return self.extern(node, args, kwargs, str(e))
 
     # ---- graphs for a GPU that hold tensors of the CPU
-    def computes(self, node: torch.fx.Node, operands: Any) -> bool:
-        """Whether it makes values of others in the CPU's memory: not of numbers alone, and no copy from the GPU."""
-        if node.target in _BETWEEN_DEVICES and any(_device_of(n) == "cuda" for n in node.all_input_nodes):
-            return False
-        return any(loaded([r.value]) for r in _refs(operands))
-
     def brought(self, a: Any) -> Any:
         """Operands of a kernel on the GPU: numbers and indices that lie in the CPU's memory are copied there."""
         if isinstance(a, dict):

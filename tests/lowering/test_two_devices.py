@@ -127,3 +127,20 @@ def test_a_graph_of_the_cpu_may_end_on_a_gpu():
         host=lambda n: n.meta.get("val") is not None and n.meta["val"].dtype == torch.float32,
     )
     assert calls(s) == ["aten._to_copy.default"] and devices_of_kernels(s) == {"cpu"}
+
+
+def test_a_cast_behind_the_copy_is_computed_on_the_gpu():
+    s = scheduled(
+        lambda x: torch.relu(x).double().half(),
+        torch.randn(8, 16),
+        host=lambda n: n.meta.get("val") is not None and n.meta["val"].dtype == torch.float32,
+    )
+    assert calls(s) == ["aten.relu.default", "aten._to_copy.default"] and devices_of_kernels(s) == {"cuda"}
+
+
+def test_a_tensor_on_the_gpu_is_written_from_the_cpu():
+    def f(x, y):
+        return torch.ops.aten.copy.default(x * 2, y) + 1
+
+    s = scheduled(f, torch.randn(4, 4), torch.randn(4, 4, dtype=torch.float64), host=lambda n: n.name == "y")
+    assert "aten._to_copy.default" in calls(s) and devices_of_kernels(s) == {"cuda"}
