@@ -53,6 +53,8 @@ def _apart(a: AtenGraph, n: Node) -> None:
     g, x, w, _, stride, padding, dilation, transposed, output_padding, groups, mask = n.args
     images = [u for u in n.users if u.target is operator.getitem and u.args[1] == 0]
     meta = n.meta["val"][0]
+    if not images:  # (nothing reads it)
+        return
     with a.graph.inserting_before(n):
         if all(s == 1 for s in stride):
             turned = call_like(a.graph, n, aten.flip.default, w, [2, 3])

@@ -88,6 +88,16 @@ def test_others_are_left_to_the_library():
         assert calls(g) == [("aten::convolution_backward", [True, True, False])]
 
 
+def test_a_gradient_that_nothing_reads_is_not_made_beside():
+    def weights_alone(g, x, w):
+        rest = [1, 1], [1, 1], [1, 1], False, [0, 0], CHANNELS, [True, True, False]
+        return aten.convolution_backward(g, x, w, None, *rest)[1]
+
+    x, w = image(2, CHANNELS, 6, 5), torch.randn(CHANNELS, 1, 3, 3)
+    g = check_as_gpu(weights_alone, image(2, CHANNELS, 6, 5), x, w, rtol=1e-3, atol=1e-3)
+    assert calls(g) == [("aten::convolution_backward", [True, True, False])]
+
+
 def test_a_large_image_is_not_collected_again_for_the_second_pass():
     """The sums of the batch norm before may be made beside the gradient; what follows them reads it from memory."""
     m = nn.Sequential(
