@@ -10,6 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,10 @@ class Server:
         env["JUPYTER_RUNTIME_DIR"] = self.runtime.name
         env["JUPYTER_PREFER_ENV_PATH"] = "0"  # this checkout's labextension, not one that the environment has installed
         self.log = (home / "server.log").open("w+")
+        self.env = env
+        self.start()
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -102,7 +107,7 @@ class Server:
                 "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
                 "--LabApp.extension_manager=readonly",
             ],
-            env=env,
+            env=self.env,
             stdout=self.log,
             stderr=subprocess.STDOUT,
         )
@@ -119,19 +124,30 @@ class Server:
                     return
             except (urllib.error.URLError, OSError, ValueError):
                 time.sleep(0.2)
-        self.log.seek(0)
-        raise RuntimeError(f"JupyterLab did not start:\n{self.log.read()[-3000:]}")
+        raise RuntimeError(f"JupyterLab did not start:\n{self.said(3000)}")
+
+    def said(self, characters: int) -> str:
+        """The end of what it wrote."""
+        return Path(self.log.name).read_text()[-characters:]
 
     def add(self, name: str, notebook: dict[str, Any]) -> str:
         (self.root / name).write_text(json.dumps(notebook))
         return name
 
-    def stop(self) -> None:
+    def restart(self) -> None:
+        self._end()
+        self.start()
+
+    def _end(self) -> None:
         self.process.terminate()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        self._end()
         self.log.close()
         self.runtime.cleanup()
 
@@ -143,42 +159,110 @@ def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     running.stop()
 
 
+class Chromium:
+    """A headless Chromium, which can be started again."""
+
+    def __init__(self, driver: Any, path: str):
+        self.launch = lambda: driver.chromium.launch(executable_path=path, args=FLAGS)
+        self.running = self.launch()
+
+    def new_context(self, **options: Any) -> Any:
+        return self.running.new_context(**options)
+
+    def new_page(self) -> Any:
+        return self.running.new_page()
+
+    def restart(self) -> None:
+        self.running.close()
+        self.running = self.launch()
+
+
 @pytest.fixture(scope="session")
-def browser(chromium: str) -> Iterator[Any]:
+def browser(chromium: str) -> Iterator[Chromium]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield running
-        running.close()
+        ours = Chromium(driver, chromium)
+        yield ours
+        ours.running.close()
+
+
+# What a page is at that did not open. Without frames no page of JupyterLab gets on: a timer tells of it.
+STATE = """async () => ({
+  app: window.jupyterapp !== undefined,
+  widget: window.jupyterapp?.shell?.currentWidget?.id ?? null,
+  dialogs: [...document.querySelectorAll('.jp-Dialog')].map(dialog => dialog.innerText),
+  frames: await Promise.race([
+    new Promise(done => requestAnimationFrame(() => done(true))),
+    new Promise(done => setTimeout(() => done(false), 3000)),
+  ]),
+  text: document.body.innerText.slice(0, 300),
+})"""
 
 
 class Lab:
     """One page of JupyterLab. Notes whatever the page throws and every request that leaves loopback."""
 
-    def __init__(self, browser: Any, server: Server, width: int = 1400, height: int = 1000):
+    def __init__(self, browser: Chromium, server: Server, width: int = 1400, height: int = 1000):
         self.server = server
-        self.context = browser.new_context(viewport={"width": width, "height": height})
+        self.browser = browser
+        self.viewport = {"width": width, "height": height}
+        self._new_page()
+
+    def _new_page(self) -> None:
+        self.context = self.browser.new_context(viewport=self.viewport)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.console: list[str] = []
         self.outside: list[str] = []
+        self.pending: set[str] = set()
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda m: m.type in ("error", "warning") and self.console.append(f"{m.type}: {m.text}"))
         self.page.on("request", self._request)
+        self.page.on("requestfinished", lambda request: self.pending.discard(request.url))
+        self.page.on("requestfailed", lambda request: self.pending.discard(request.url))
 
     def _request(self, request: Any) -> None:
+        self.pending.add(request.url)
         parts = urlsplit(request.url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
             self.outside.append(request.url)
 
     def open(self, name: str, kernel: bool = False) -> None:
+        """A second try has a new server and a new browser: once in many runs one of them opened nothing any more."""
+        from playwright.sync_api import TimeoutError as Late
+
+        try:
+            self._open(name, kernel)
+        except Late as error:
+            warnings.warn(
+                f"JupyterLab did not open {name}, so it is started again: {error}\n{self.state()}", stacklevel=2
+            )
+            self.server.restart()
+            self.browser.restart()
+            self._new_page()
+            self._open(name, kernel)
+
+    def _open(self, name: str, kernel: bool) -> None:
         self.page.goto(f"{self.server.url}/lab/tree/{name}?reset")
-        self.page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.content?.model != null", timeout=90_000)
+        self.wait("window.jupyterapp?.shell?.currentWidget?.content?.model != null", 90_000)
         if kernel:
-            self.page.wait_for_function("window.jupyterapp.shell.currentWidget.sessionContext.isReady", timeout=90_000)
+            self.wait("window.jupyterapp.shell.currentWidget.sessionContext.isReady", 90_000)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         self.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+
+    def wait(self, condition: str, timeout: float = 30_000) -> None:
+        """Until the JavaScript `condition` holds, looked at by a timer: frames stop on a busy machine. ms."""
+        self.page.wait_for_function(condition, polling=100, timeout=timeout)
+
+    def state(self) -> str:
+        """What the page and its server are at, for the message of a failure."""
+        try:
+            page = json.dumps(self.page.evaluate(STATE))
+        except Exception as error:  # the page may be gone: that is what is to be said
+            page = str(error)
+        heard = {"page": page, "pending": sorted(self.pending), "errors": self.errors, "console": self.console[-10:]}
+        return "\n".join(f"{what}: {said}" for what, said in {**heard, "server": self.server.said(2000)}.items())
 
     def command(self, name: str, args: dict[str, Any] | None = None) -> Any:
         return self.page.evaluate(
@@ -188,7 +272,7 @@ class Lab:
     def theme(self, name: str) -> None:
         self.command("apputils:change-theme", {"theme": name})
         light = "false" if "Dark" in name else "true"
-        self.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{light}'")
+        self.wait(f"document.body.dataset.jpThemeLight === '{light}'")
         self.page.wait_for_timeout(300)
 
     def shot(self, name: str, target: Any = None) -> Path:
@@ -208,14 +292,14 @@ class Lab:
 
 
 @pytest.fixture
-def lab(browser: Any, server: Server) -> Iterator[Lab]:
+def lab(browser: Chromium, server: Server) -> Iterator[Lab]:
     page = Lab(browser, server)
     yield page
     page.context.close()
 
 
 @pytest.fixture
-def narrow_lab(browser: Any, server: Server) -> Iterator[Lab]:
+def narrow_lab(browser: Chromium, server: Server) -> Iterator[Lab]:
     page = Lab(browser, server, width=660, height=1000)
     yield page
     page.context.close()
