@@ -187,7 +187,8 @@ def browser(chromium: str) -> Iterator[Chromium]:
         ours.running.close()
 
 
-# What a page is at that did not open. Without frames no page of JupyterLab gets on: a timer tells of it.
+# What a page is at that did not open. Without frames no page of JupyterLab gets on: a timer tells of it. It is waited
+# for, since an evaluation has no limit of time.
 STATE = """async () => ({
   app: window.jupyterapp !== undefined,
   widget: window.jupyterapp?.shell?.currentWidget?.id ?? null,
@@ -258,7 +259,7 @@ class Lab:
     def state(self) -> str:
         """What the page and its server are at, for the message of a failure."""
         try:
-            page = json.dumps(self.page.evaluate(STATE))
+            page = json.dumps(self.page.wait_for_function(STATE, polling=100, timeout=20_000).json_value())
         except Exception as error:  # the page may be gone: that is what is to be said
             page = str(error)
         heard = {"page": page, "pending": sorted(self.pending), "errors": self.errors, "console": self.console[-10:]}
