@@ -101,6 +101,8 @@ def plan_outputs(functionalizer: Functionalizer, inputs: list[Any], results: tup
             raise CannotTrace("results that require grad share memory whose base does not")
         if any(results[k].dtype != root.dtype for k in ks):
             raise CannotTrace("results that share memory have different dtypes")
+        if not all(_only_views_between(results[k], root) for k in ks):
+            raise CannotTrace("results that share memory have gradients of their own")
         diff[id(root)] = len(plan.tensors)
         view_of |= {k: len(plan.tensors) for k in ks if results[k] is not root}
         plan.tensors.append(root)
@@ -156,7 +158,8 @@ def _recipe(
         if t.requires_grad:
             if t.dtype != source.dtype:
                 raise CannotTrace("a result that requires grad is an input's memory in another dtype")
-            if not t._is_view() or t._base is not source:  # by way of detach(): its gradients do not go to the input
+            # by way of detach() its gradients do not go to the input, by way of a custom function not only there
+            if not t._is_view() or t._base is not source or not _only_views_between(t, source):
                 raise CannotTrace("a result that requires grad shares an input's memory, but not its history")
             return ("input_view", memory.input, k)
         return (
@@ -174,6 +177,17 @@ def _recipe(
     if t.requires_grad:
         raise CannotTrace("a result that requires grad is a leaf, or a view of one, that was made inside")
     return ("detach", k) if id(memory) in shared and not t.requires_grad else ("side", k)
+
+
+def _only_views_between(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether the gradient of `view` goes to `base` by view operators alone. A custom function that returns one of its
+    inputs gives a view of it, too: its backward may go elsewhere."""
+    end, node = torch.autograd.graph.get_gradient_edge(base).node, view.grad_fn
+    while node is not end:
+        if node is None or isinstance(node, torch.autograd.function.BackwardCFunction) or len(node.next_functions) != 1:
+            return False
+        node = node.next_functions[0][0]
+    return True
 
 
 def _join_parts(functionalizer: Functionalizer, results: tuple, recipes: list[tuple]) -> None:

@@ -240,3 +240,60 @@ def test_a_backward_that_writes_to_its_gradient():
     tcompile.compile(f)(x).square().sum().backward()
     f(y).square().sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
+
+
+class Reversed(torch.autograd.Function):
+    """Gives its input, or a view of it: what a gradient-reversal layer does."""
+
+    @staticmethod
+    def forward(ctx, x, part):
+        ctx.shape, ctx.part = x.shape, part
+        return x if part is None else x.view_as(x) if part == "all" else x[part]
+
+    @staticmethod
+    def backward(ctx, grad):
+        given = grad.new_zeros(ctx.shape)
+        (given if isinstance(ctx.part, str | None) else given[ctx.part]).copy_(-3 * grad)
+        return given, None
+
+
+class Filled(torch.autograd.Function):
+    """Writes a value into scratch memory past autograd, as torchdiffeq's solvers do."""
+
+    @staticmethod
+    def forward(ctx, scratch, value, at):
+        ctx.at = at
+        scratch.data[at] = value
+        return scratch
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, grad[ctx.at], None
+
+
+def doubled_and_reversed(x):
+    twice = x * 2
+    return twice, Reversed.apply(twice, None), twice[0]
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (Reversed.apply(x, None),),
+        lambda x: (Reversed.apply(x, "all").t(), x),
+        lambda x: (Reversed.apply(x[1], 0),),
+        lambda x: (Filled.apply(x, x[..., 0].sin(), (..., 1)),),
+        doubled_and_reversed,
+    ],
+)
+def test_a_result_that_is_an_input_s_memory_has_the_gradient_of_its_own_backward(program, leaf):
+    """It was taken for a view of the input, whose gradient goes there alone."""
+    seen = []
+    for call in (program, tcompile.compile(program)):
+        start = torch.arange(6.0).reshape(3, 2).requires_grad_()
+        given = start if leaf else start * 1.5
+        results = call(given)
+        gradients = [torch.autograd.grad(r.square().sum(), start, retain_graph=True)[0] for r in results]
+        seen.append((results, gradients, [r.data_ptr() == given.data_ptr() for r in results]))
+    torch.testing.assert_close(seen[0], seen[1])

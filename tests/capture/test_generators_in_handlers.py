@@ -229,3 +229,29 @@ def test_what_the_caller_handles(f, first):
             assert seen(compiled) == seen(f)
         except OSError:
             assert seen(compiled) == seen(f)
+
+
+class TailCall(BaseException):
+    """Not an Exception: what trampolines raise, so that nobody else catches it."""
+
+
+def test_exceptions_that_generators_raise_need_not_be_of_class_exception():
+    def steps(x):
+        yield x + 1
+        raise TailCall(x * 2)
+
+    def program(x):
+        it, total = steps(x), x
+        try:
+            while True:
+                total = total + next(it)
+        except TailCall as e:
+            total = total - e.args[0]
+        try:
+            for step in steps(total):
+                total = total * step
+        except TailCall as e:
+            return total, e.args[0], list(zip([1], steps(x)))
+
+    expected = program(torch.ones(3))
+    torch.testing.assert_close(tcompile.compile(program, backend="eager", fullgraph=True)(torch.ones(3)), expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 
 import torch
 
@@ -83,3 +84,43 @@ def test_properties_of_super_metaclasses_and_values_that_c_refuses():
             LOG.clear()
             seen.append((call(torch.ones(2))[1:], list(LOG)))
         assert seen[0] == seen[1] == seen[2]
+
+
+def across_a_break(value):
+    return pickle.loads(pickle.dumps(value))  # capture ends at it
+
+
+class Counted(type):
+    def __call__(cls, *args):
+        return super().__call__(*args)
+
+
+class Scaling(metaclass=Counted):
+    def __init__(self, x):
+        self.x = x + across_a_break(1)
+
+    def __call__(self, factor):
+        return self.x * factor
+
+
+class Doubling(list):
+    def append(self, value):
+        super().append(across_a_break(value) * 2)
+
+
+class Raised(dict):
+    def __getitem__(self, key):
+        return super().__getitem__(across_a_break(key)) + 1
+
+
+def test_what_super_found_is_the_same_after_a_break():
+    """The entry asked the object for it by its name, and got the override, or what a class declares for instances."""
+
+    def program(x):
+        many, named = Doubling(), Raised(a=1)
+        many.append(3)
+        return Scaling(x)(5) + many[0] + named["a"]
+
+    compiled = tcompile.compile(program, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))

@@ -247,7 +247,28 @@ def _bound_method(writer: EntryWriter, v: types.MethodType) -> str:
 def _native_method(writer: EntryWriter, value: Any) -> str:
     if isinstance(value, types.BuiltinFunctionType) and not has_owner(value):
         return _constant(writer, value)
-    return writer.assign(value, f"{writer.value(value.__self__)}.{value.__name__}")
+    owner, name = value.__self__, value.__name__
+    overridden = _overridden_descriptor(value)
+    if overridden is not None:
+        return writer.assign(value, f"{writer.constant(overridden)}.__get__({writer.value(owner)})")
+    return writer.assign(value, f"{writer.value(owner)}.{name}")
+
+
+def _overridden_descriptor(method: Any) -> Any:
+    """What a native method was bound from, where its owner gives another one by that name: super() found it past an
+    override, or past what a class declares for its instances. None where its owner gives it."""
+    owner, name = method.__self__, method.__name__
+    classes = type(owner).__mro__
+    given = (*owner.__mro__, *classes) if isinstance(owner, type) else classes
+    first = next((vars(cls)[name] for cls in given if name in vars(cls)), None)
+    for cls in classes:
+        descriptor = vars(cls).get(name)
+        if isinstance(descriptor, _NATIVE_DESCRIPTORS) and descriptor.__get__(owner) == method:
+            return None if descriptor is first else descriptor
+    return None
+
+
+_NATIVE_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
 def has_owner(value: Any) -> bool:

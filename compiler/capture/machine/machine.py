@@ -218,7 +218,7 @@ class Machine:
                     if not self.unwind(frame, ins, raised.exc):
                         raise
                     continue
-                except Exception as exc:
+                except BaseException as exc:  # the program may raise classes of its own under BaseException, too
                     if exc is not self.escaped:  # of capture's own
                         raise
                     self.escaped = None
