@@ -182,11 +182,11 @@ def _recipe(
 def _only_views_between(view: torch.Tensor, base: torch.Tensor) -> bool:
     """Whether the gradient of `view` goes to `base` by view operators alone. A custom function that returns one of its
     inputs gives a view of it, too: its backward may go elsewhere."""
-    end, node = torch.autograd.graph.get_gradient_edge(base).node, view.grad_fn
-    while node is not end:
+    end, (node, output) = torch.autograd.graph.get_gradient_edge(base), (view.grad_fn, view.output_nr)
+    while (node, output) != (end.node, end.output_nr):
         if node is None or isinstance(node, torch.autograd.function.BackwardCFunction) or len(node.next_functions) != 1:
             return False
-        node = node.next_functions[0][0]
+        node, output = node.next_functions[0]
     return True
 
 

@@ -271,6 +271,24 @@ class Filled(torch.autograd.Function):
         return grad, grad[ctx.at], None
 
 
+class Both(torch.autograd.Function):
+    """A result, and a view of it, with gradients of their own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        twice = x * 2
+        return twice, twice.view_as(twice)
+
+    @staticmethod
+    def backward(ctx, grad, of_view):
+        return grad + 9 * of_view
+
+
+def both_and_a_view(x):
+    twice, view = Both.apply(x)
+    return view.t(), twice
+
+
 def doubled_and_reversed(x):
     twice = x * 2
     return twice, Reversed.apply(twice, None), twice[0]
@@ -285,6 +303,7 @@ def doubled_and_reversed(x):
         lambda x: (Reversed.apply(x[1], 0),),
         lambda x: (Filled.apply(x, x[..., 0].sin(), (..., 1)),),
         doubled_and_reversed,
+        both_and_a_view,
     ],
 )
 def test_a_result_that_is_an_input_s_memory_has_the_gradient_of_its_own_backward(program, leaf):
