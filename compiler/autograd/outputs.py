@@ -79,12 +79,12 @@ def plan_outputs(functionalizer: Functionalizer, inputs: list[Any], results: tup
     for k, result in enumerate(results):
         if isinstance(result, torch.Tensor):
             first.setdefault(id(result), k)
-            if (
-                result.grad_fn is not None
-                and first[id(result)] == k
-                and functionalizer.alias_of(result).memory.input is None
-            ):
-                groups.setdefault(id(functionalizer.alias_of(result).memory), []).append(k)
+            if result.grad_fn is not None and first[id(result)] == k:
+                memory = functionalizer.alias_of(result).memory
+                if memory.input is None:
+                    groups.setdefault(id(memory), []).append(k)
+                elif _has_own_history(result, inputs[memory.input]):
+                    groups[id(result)] = [k]
     diff: dict[int, int] = {}  # id of a traced tensor -> differentiable output
     view_of: dict[int, int] = {}  # result -> the differentiable output that it is a view of
     for ks in groups.values():
@@ -147,7 +147,7 @@ def _recipe(
     if not isinstance(t, torch.Tensor):
         return ("side", k)
     memory = functionalizer.alias_of(t).memory
-    if memory.input is not None:
+    if memory.input is not None and id(t) not in diff:
         source = inputs[memory.input]
         if source is t:
             return ("input", memory.input)
@@ -158,8 +158,7 @@ def _recipe(
         if t.requires_grad:
             if t.dtype != source.dtype:
                 raise CannotTrace("a result that requires grad is an input's memory in another dtype")
-            # by way of detach() its gradients do not go to the input, by way of a custom function not only there
-            if not t._is_view() or t._base is not source or not _only_views_between(t, source):
+            if not t._is_view() or t._base is not source:  # by way of detach(): its gradients do not go to the input
                 raise CannotTrace("a result that requires grad shares an input's memory, but not its history")
             return ("input_view", memory.input, k)
         return (
@@ -177,6 +176,17 @@ def _recipe(
     if t.requires_grad:
         raise CannotTrace("a result that requires grad is a leaf, or a view of one, that was made inside")
     return ("detach", k) if id(memory) in shared and not t.requires_grad else ("side", k)
+
+
+def _has_own_history(result: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a result that is an input's memory is more than a view of it to autograd: by a custom function."""
+    return (
+        result is not source
+        and result.dtype == source.dtype
+        and result._is_view()
+        and result._base is source
+        and not _only_views_between(result, source)
+    )
 
 
 def _only_views_between(view: torch.Tensor, base: torch.Tensor) -> bool:
