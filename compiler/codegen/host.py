@@ -71,7 +71,7 @@ class _HostPrinter:
                 name = self._name(x.name)
                 self.of[id(x)] = name
             elif isinstance(x, Expr):
-                alone = x.op == "sym" and x.name not in self.inputs  # (two numbers that are known to be equal)
+                alone = x.is_symbol and x.name not in self.inputs  # (two numbers that are known to be equal)
                 name = x.name if alone else self._name(f"size{i}")
             else:
                 name = self._name(x[1])

@@ -12,7 +12,7 @@ import torch
 
 from ..lowering.ir import Axis, Buffer, LoopNest, load
 from ..lowering.ref import contiguous_strides
-from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ..lowering.rewrite import Rewriter, positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from .domain import Factor, factor_symbol
 
@@ -58,7 +58,7 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
     parts, second = added_up(nest, nest.buffer.dtype, n, width, column)
     value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
     index = tidy(row_major(runs) * width + column.subs(m), ranges)
-    if not is_affine(index):
+    if not index.is_affine:
         return None
     first = LoopNest(parts, axes, index, value, domain=axes, mode="rows", origins=nest.origins, lines=nest.lines)
     return first, second
@@ -94,7 +94,7 @@ def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         return None
     index = tidy(nest.index.subs(m), ranges)
     if (
-        not is_affine(index)
+        not index.is_affine
         or nest.index.coeff(nest.domain[-1].symbol.name) is ONE
         and index.coeff(axes[-1].symbol.name) is not ONE
     ):
@@ -181,14 +181,14 @@ def same_elements(
             order is not None and _dense(at, axes) is not None and count(nest.domain) is count(axes)
         ):  # (as many elements)
             m = positions(order, e, at, ranges)
-            if all(is_affine(x) for x in m.values()):
+            if all(x.is_affine for x in m.values()):
                 return m
     return None
 
 
 def _dense(expr: Expr, axes: Sequence[Axis]) -> list[Axis] | None:
     """The axes by falling strides where e takes each of the values from 0 on exactly once."""
-    if not is_affine(expr) or any((c := expr.coeff(axis.symbol.name)) is None or not c.is_const for axis in axes):
+    if not expr.is_affine or any((c := expr.coeff(axis.symbol.name)) is None or not c.is_const for axis in axes):
         return None
     order = sorted(axes, key=lambda a: -expr.coeff(a.symbol.name).value)
     n = integer(1)

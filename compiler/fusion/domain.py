@@ -10,7 +10,7 @@ from typing import NamedTuple, Sequence
 
 from ..lowering.ir import Axis
 from ..lowering.ref import divides
-from ..symbolic.expr import Expr, as_expr, integer, symbol
+from ..symbolic.expr import ONE, Expr, as_expr, integer, symbol
 
 __all__ = ["Factor", "factors_of", "refine", "map_axes", "factor_symbol", "size_hint", "numel_hint"]
 
@@ -67,10 +67,10 @@ def _split(big: Expr, outer: Expr, rest: Sequence[Expr]) -> Expr | None:
     """big / outer where outer divides big properly."""
     if not rest:
         return None
-    if big.op == "int" and outer.op == "int" and big.value < outer.value:
+    if big.is_const and outer.is_const and big.value < outer.value:
         return None
     q = divides(outer, big)
-    return None if q is None or (q.op == "int" and q.value == 1) else q
+    return None if q is None or q is ONE else q
 
 
 def map_axes(axes: Sequence[Axis], factors: Sequence[Factor], chosen: Sequence[int]) -> dict[str, Expr] | None:

@@ -19,8 +19,8 @@ from typing import Any, Iterator, Sequence
 from ..base.figures import plural
 from ..lowering.ir import Axis, Buffer, LoopNest, loaded, loads
 from ..lowering.lowered import Extern, LoweredStep
-from ..lowering.rewrite import is_affine, positions, tidy
-from ..symbolic.expr import Expr, mul_all
+from ..lowering.rewrite import positions, tidy
+from ..symbolic.expr import ZERO, Expr, mul_all
 from .column_sums import column_sums, in_space_of
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
 from .forced_fusion import NOTHING_FORCED, ForcedFusion
@@ -594,7 +594,7 @@ def in_order_of(nest: LoopNest, loads: list, group: Group) -> LoopNest | None:
         place = {}
         for n, axis in enumerate(nest.domain):
             c = e.coeff(axis.symbol.name)
-            if c is not None and not (c.op == "int" and c.value == 0):
+            if c is not None and c is not ZERO:
                 place[c] = n
         order = [place.get(at.coeff(f"g{k}")) for k in range(len(group.factors))]
         inner = order[-1] if order else None
@@ -617,13 +617,13 @@ def element(at: Expr, expr: Expr, factors: Sequence[Factor], ranges: dict) -> di
     """
     axes = [Axis(factor_symbol(k), factor.size) for k, factor in enumerate(factors)]
     strides = [at.coeff(axis.symbol.name) for axis in axes]
-    if any(stride is None or stride.op == "int" and stride.value == 0 for stride in strides) or not is_affine(expr):
+    if any(stride is None or stride is ZERO for stride in strides) or not expr.is_affine:
         return None
-    known = [stride for stride in strides if stride.op == "int"]
+    known = [stride for stride in strides if stride.is_const]
     if len(known) == len(strides):
         axes.sort(key=lambda a: -at.coeff(a.symbol.name).value)
     p = positions(axes, at, expr, ranges)
-    return p if all(is_affine(x) for x in p.values()) else None
+    return p if all(x.is_affine for x in p.values()) else None
 
 
 def _passes(group: Group, nest: LoopNest, loads: list) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, Value, has_op, load, loads, walk
 from ..lowering.lowered import LoweredStep, View
-from ..lowering.rewrite import Rewriter, is_affine, positions, value_at
+from ..lowering.rewrite import Rewriter, positions, value_at
 from ..ops.raising import may_raise
 from ..symbolic.expr import Expr, as_expr, integer
 from .value_cost import Costs, reads_rows
@@ -339,10 +339,10 @@ def _with_inlined(nest: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding
 
 def _keeps_affine(nest: LoopNest, reader: LoopNest, expr: Expr) -> bool:
     """Whether the reader can compute p's value at e without divisions that were not there before."""
-    if expr is nest.index or not is_affine(expr):
+    if expr is nest.index or not expr.is_affine:
         return True
     ranges = {axis.symbol.name: (0, axis.size) for axis in reader.domain}
-    return all(is_affine(q) for q in positions(nest.axes, nest.index, expr, ranges).values())
+    return all(q.is_affine for q in positions(nest.axes, nest.index, expr, ranges).values())
 
 
 def _without_doubles(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:

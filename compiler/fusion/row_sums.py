@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest
-from ..lowering.rewrite import Rewriter, is_affine, tidy
+from ..lowering.rewrite import Rewriter, tidy
 from ..symbolic.expr import Expr, symbol
 from .column_sums import added_up, count, row_major, same_elements
 from .domain import factor_symbol
@@ -48,7 +48,7 @@ def row_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tu
     row = row_major(nest.axes)
     parts, second = added_up(nest, nest.value.dtype, rows, width, row)
     index = tidy(row_major(rest) * width + row.subs(m), ranges)
-    if not is_affine(index):
+    if not index.is_affine:
         return None
     value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
     first = LoopNest(

@@ -26,9 +26,9 @@ _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C
 def _bind(val: Any, actual: Any, sizes: dict[str, int]) -> None:
     if isinstance(val, TensorMeta):
         for s, n in (*zip(val.shape, actual.shape), *zip(val.stride, actual.stride())):
-            if isinstance(s, Expr) and s.op == "sym":
+            if isinstance(s, Expr) and s.is_symbol:
                 sizes.setdefault(s.name, int(n))
-    elif isinstance(val, Expr) and val.op == "sym":
+    elif isinstance(val, Expr) and val.is_symbol:
         sizes.setdefault(val.name, int(actual))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Sequence
 
 import torch
 
+from ..symbolic.expr import ZERO
 from .ir import Axis, Value, loads, symbols_of
 from .ref import Ref, contiguous_strides, dim_symbol, is_one, same, shape_of, strided
 
@@ -118,15 +119,11 @@ def order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
         if v.args:
             continue
         cs = [v.attr[1].coeff(f"j{n - 1 - d}") for d in range(n)]
-        seen = sum(
-            1
-            for c, size in zip(cs, shape)
-            if not is_one(size) and c is not None and not (c.op == "int" and c.value == 0)
-        )
+        seen = sum(1 for c, size in zip(cs, shape) if not is_one(size) and c is not None and c is not ZERO)
         if any(c is None for c in cs) or seen <= best_seen:
             continue
         best_seen = seen
-        ranks = [_rank(c.value if c.op == "int" else c) for c in cs]
+        ranks = [_rank(c.value if c.is_const else c) for c in cs]
         # a dimension that is not read (broadcast) keeps its place
         best = list(range(n))
         if all(rank > 0 or is_one(size) for rank, size in zip(ranks, shape)):

@@ -269,12 +269,12 @@ class Walk(Lowering):
         out: dict[str, tuple[int, str, int]] = {}
         for i, b in enumerate(self.inputs):
             if isinstance(b, Expr):
-                if b.op == "sym":
+                if b.is_symbol:
                     out.setdefault(b.name, (i, "value", 0))
             elif isinstance(b, Buffer):
                 for what, sizes in (("size", b.shape), ("stride", b.stride)):
                     for d, size in enumerate(sizes):
-                        if isinstance(size, Expr) and size.op == "sym":
+                        if isinstance(size, Expr) and size.is_symbol:
                             out.setdefault(size.name, (i, what, d))
         return out
 

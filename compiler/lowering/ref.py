@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from ..symbolic.expr import Expr, add_all, as_expr, floordiv, integer, maybe_int, mod, mul_all, symbol
+from ..symbolic.expr import ONE, ZERO, Expr, add_all, as_expr, floordiv, integer, maybe_int, mod, mul_all, symbol
 from .ir import Buffer, Value, const, is_plain_load, load
 from .rewrite import Rewriter, tidy
 
@@ -32,13 +32,11 @@ __all__ = [
     "reshape",
     "contiguous_strides",
     "ranges_of",
-    "value_range",
     "flat_index",
     "divides",
 ]
 
 _symbols = [symbol(f"j{k}") for k in range(32)]
-ZERO, ONE = integer(0), integer(1)
 
 
 @dataclass(frozen=True)
@@ -113,22 +111,6 @@ def ranges_of(shape: Sequence[Any]) -> dict[str, tuple]:
     return {f"j{n - 1 - d}": (0, s) for d, s in enumerate(shape) if not is_one(s)}
 
 
-def value_range(e: Expr, ranges: Mapping[str, tuple]) -> tuple[int, int] | None:
-    """(least, greatest) value of an affine expression over axes of known size."""
-    lo = hi = 0
-    for c, atoms in e.terms():
-        if not atoms:
-            lo, hi = lo + c, hi + c
-            continue
-        size = (
-            ranges[atoms[0].name][1] if len(atoms) == 1 and atoms[0].op == "sym" and atoms[0].name in ranges else None
-        )
-        if type(size) is not int or size == 0:
-            return None
-        lo, hi = lo + min(0, c * (size - 1)), hi + max(0, c * (size - 1))
-    return lo, hi
-
-
 def ref_of_buffer(b: Buffer) -> Ref:
     return Ref(b.shape, b.dtype, load(b, flat_index(b.shape, b.stride)))
 
@@ -169,7 +151,7 @@ def remap(ref: Ref, shape: Sequence[Any], of_dim: Mapping[int, Any]) -> Ref:
     int) for each dimension of `ref` that is not of size 1; the others may be left out."""
     n = ref.ndim
     m = {f"j{n - 1 - d}": as_expr(e) for d, e in of_dim.items() if not is_one(ref.shape[d])}
-    m = {k: e for k, e in m.items() if not (e.op == "sym" and e.name == k)}
+    m = {k: e for k, e in m.items() if not (e.is_symbol and e.name == k)}
     shape = tuple(shape)
     if not m:
         return Ref(shape, ref.dtype, ref.value)
@@ -181,9 +163,9 @@ def divides(a: Expr, b: Expr) -> Expr | None:
     """b // a where a is known to divide b."""
     if a is b:
         return ONE
-    if a.op == "int" and b.op == "int":
+    if a.is_const and b.is_const:
         return integer(b.value // a.value) if a.value and b.value % a.value == 0 else None
-    if a.op == "int" and a.value == 0:
+    if a is ZERO:
         return None
     q = floordiv(b, a)
     return q if q * a is b else None
@@ -282,7 +264,7 @@ def _match_runs(old: list, new: list) -> list[tuple[list, list]]:
 
 def _smaller(a: Expr, b: Expr) -> bool | None:
     """Whether a < b as products of sizes: by value, or by divisibility; None where neither is known."""
-    if a.op == "int" and b.op == "int":
+    if a.is_const and b.is_const:
         return a.value < b.value
     if divides(a, b) is not None:
         return True

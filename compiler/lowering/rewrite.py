@@ -23,17 +23,12 @@ from .ir import (
     walk,
 )
 
-__all__ = ["Rewriter", "is_affine", "mapped", "positions", "tidy", "value_at", "with_operands"]
-
-
-def is_affine(e: Expr) -> bool:
-    """Whether the expression is a polynomial: no division, no minimum."""
-    return e.is_affine
+__all__ = ["Rewriter", "mapped", "positions", "tidy", "value_at", "with_operands"]
 
 
 def tidy(e: Expr, ranges: Mapping[str, tuple]) -> Expr:
     """`e` without the divisions that `ranges` make superfluous. Free where there are none."""
-    return e if is_affine(e) else simplify(e, ranges)
+    return e if e.is_affine else simplify(e, ranges)
 
 
 def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr]:
@@ -59,7 +54,7 @@ def _matched(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tu
     """`positions` where sizes are symbols, by which divisions do not vanish by themselves: each term of `e` belongs to
     the axis with the largest stride that divides it. None where what an axis gets may be outside of its range."""
     strides = [index.coeff(a.symbol.name) for a in axes]
-    if not is_affine(e) or any(st is None or st is ZERO for st in strides):
+    if not e.is_affine or any(st is None or st is ZERO for st in strides):
         return None
     got: list[Expr] = [ZERO] * len(axes)
     most: list[Expr] = [ZERO] * len(axes)

@@ -80,7 +80,7 @@ def index_range(expr: Expr, sizes: Mapping[str, int]) -> tuple[int, int] | None:
         if not atoms:
             lo, hi = lo + c, hi + c
             continue
-        if len(atoms) != 1 or atoms[0].op != "sym" or atoms[0].name not in sizes:
+        if len(atoms) != 1 or not atoms[0].is_symbol or atoms[0].name not in sizes:
             return None
         n = sizes[atoms[0].name]
         if n == 0:

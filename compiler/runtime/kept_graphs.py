@@ -261,7 +261,7 @@ class _Writer(pickle.Pickler):
                 raise _NotKept
             return _operator, (x.namespace, x.name().split("::")[1].partition(".")[0], x._overloadname)
         if kind is Expr:
-            value = indirect_values().get(x.name) if x.op == "sym" else None
+            value = indirect_values().get(x.name) if x.is_symbol else None
             return NotImplemented if value is None else (indirect_symbol, (value,))
         if kind is Generated:
             kernel_of = [(s, x.kernel_of[id(s)]) for s in x.schedule.steps if id(s) in x.kernel_of]

@@ -63,8 +63,8 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
         ((m, c),) = ((key, value) for key, value in rem.items() if key)
         if c == 1 and len(m) == 1 and m[0].op == "floordiv":
             x, d = m[0].args
-            if d.op == "int" and d._args[0] > 0:
-                dv = d._args[0]
+            if d.is_const and d.value > 0:
+                dv = d.value
                 return from_poly(quot) + floordiv(x + rem.get((), 0) * dv, integer(nb * dv))
     return from_poly(quot) + make("floordiv", (from_poly(rem), integer(nb)))
 
@@ -172,7 +172,7 @@ def mod(a: IntLike, b: IntLike) -> Expr:
         c %= nb
         if not c:
             continue
-        if len(m) == 1 and m[0].op == "mod" and m[0].args[1].op == "int" and (c * m[0].args[1]._args[0]) % nb == 0:
+        if len(m) == 1 and m[0].op == "mod" and m[0].args[1].is_const and (c * m[0].args[1].value) % nb == 0:
             again = True  # c * (x % (k*b)) = c * x (mod b)
             for m2, c2 in poly_mul({(): c}, m[0].args[0]._p()).items():
                 rem[m2] = rem.get(m2, 0) + c2

@@ -135,7 +135,7 @@ class ShapeEnv:
             self.fits(part)
             for _, atoms in expr.terms()
             for atom in atoms
-            if atom.op != "sym"
+            if not atom.is_symbol
             for part in atom.args[atom.op == "ite" :]
         )
 
@@ -217,7 +217,7 @@ class ShapeEnv:
     def specialize(self, e: IntLike, why: str = "") -> int:
         """Fix an expression to its hint (a guard) and return it. A product of sizes fixes each of its symbols."""
         e = self.replace(E.as_expr(e))
-        if e.op == "int":
+        if e.is_const:
             return e.value
         value = int(self.hint(e))
         for name in sorted(e.symbol_names()):
@@ -252,9 +252,9 @@ class ShapeEnv:
 
     def _tighten(self, a: Expr, b: Expr) -> None:
         """n <= s or s <= n narrows a range."""
-        if a.is_const and b.op == "sym":
+        if a.is_const and b.is_symbol:
             lo, hi = self.ranges[b.name]
             self.ranges[b.name] = (max(lo, a.value), hi)
-        elif b.is_const and a.op == "sym":
+        elif b.is_const and a.is_symbol:
             lo, hi = self.ranges[a.name]
             self.ranges[a.name] = (lo, b.value + 1 if hi is None else min(hi, b.value + 1))

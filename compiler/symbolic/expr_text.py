@@ -46,7 +46,7 @@ def plainly_nonneg(expr: "Expr") -> bool:
 
 
 def _nonneg_atom(a: "Expr") -> bool:
-    if a.op == "sym":
+    if a.is_symbol:
         return not terms.is_signed(a.name)
     if a.op == "mod":
         return plainly_nonneg(a.args[1])
@@ -137,7 +137,7 @@ def _factor(expr: "Expr", style: Any) -> str:
     t = _text(expr, style)
     if (
         expr.op in ("sym", "bool", "min", "max", "ite", "lshift", "bitand")
-        or (expr.op == "int" and expr._args[0] >= 0)
+        or (expr.is_const and expr.value >= 0)
         or _is_call(t)
     ):
         return t

@@ -83,9 +83,9 @@ class SymNode(_TorchSymNode):
         e = self.expr
         if self.pytype is not int:
             return None
-        if e.op != "int":
+        if not e.is_const:
             e = self.env.replace(e)
-        return e.value if e.op == "int" else None
+        return e.value if e.is_const else None
 
     def maybe_as_float(self) -> float | None:
         return self.expr if self.pytype is float else None
@@ -403,7 +403,7 @@ def wrap(e: E.IntLike, env: "ShapeEnv") -> "int | torch.SymInt":
     """An int or a SymInt for a size."""
     if isinstance(e, int):
         return e
-    if e.op == "int":
+    if e.is_const:
         return e.value
     return torch.SymInt(SymNode(e, env))
 

@@ -21,8 +21,8 @@ def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
     for x in xs:
         e = as_expr(x)
         for y in e.args if e.op == op else (e,):
-            if y.op == "int":
-                v = y._args[0]
+            if y.is_const:
+                v = y.value
                 const = v if const is None else pick(const, v)
             elif y not in flat:
                 flat.append(y)

@@ -9,7 +9,21 @@ from __future__ import annotations
 from typing import Callable, Mapping
 
 from .bitwise import MOST_SHIFT
-from .terms import BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, from_poly, poly_mul, add_all, as_expr, integer, is_signed
+from .terms import (
+    BOOL_OPS,
+    FALSE,
+    TRUE,
+    ZERO,
+    Expr,
+    IntLike,
+    Poly,
+    from_poly,
+    poly_mul,
+    add_all,
+    as_expr,
+    integer,
+    is_signed,
+)
 from .division import floordiv
 from .predicates import maximum, minimum
 from .walk import BUILDERS
@@ -71,7 +85,7 @@ def _mul(a: tuple, b: tuple) -> tuple:
 
 
 def _atom_bounds(a: Expr, ranges: Ranges, depth: int) -> tuple:
-    if a.op == "sym":
+    if a.is_symbol:
         return _interval_sym(a.name, ranges, depth)
     if depth > 8:
         return None, None
@@ -165,7 +179,7 @@ def _extreme(e: Expr, ranges: Ranges, upper: bool) -> Expr:
             lo, hi = _range(name, ranges)
             if isinstance(hi, Expr) and not hi.is_const:
                 c = e.coeff(name)
-                if c is None or c.op == "int" and c.value == 0:
+                if c is None or c is ZERO:
                     continue
                 cl, ch = bounds(c, ranges)
                 if cl is not None and cl >= 0:
@@ -281,7 +295,7 @@ def _recombine(expr: Expr) -> Expr:
 
 def simplify(expr: Expr, ranges: Ranges) -> Expr:
     """e with what the ranges decide removed; symbols without a range are non-negative."""
-    if expr.is_const or expr.op == "sym":
+    if expr.is_const or expr.is_symbol:
         return expr
     ranges = _known(ranges)
     return _simplify(expr, ranges, ranges.simple)
@@ -295,12 +309,11 @@ def _simplify(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
     if op in ("sym", "int", "bool"):
         return expr
     if op in ("add", "mul"):
-        p = expr._p()
-        if all(a.op == "sym" for m in p for a in m):
+        if expr.is_affine:
             r = expr
         else:
             parts = []
-            for mono, value in p.items():
+            for mono, value in expr._p().items():
                 q: Poly = {(): value}
                 for a in mono:
                     q = poly_mul(q, _simplify(a, ranges, cache)._p())

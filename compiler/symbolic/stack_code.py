@@ -31,7 +31,7 @@ def _emit(expr: Expr, symbol: Mapping[str, int], opcodes: Mapping[str, int], cod
             return None
         code.append((opcodes["E_CONST"], int(expr.value)))
         return 1
-    if expr.op == "sym":
+    if expr.is_symbol:
         code.append((opcodes["E_SYMBOL"], symbol[expr.name]))
         return 1
     needed = 0

@@ -91,6 +91,10 @@ class Expr:
         return self.op == "int" or self.op == "bool"
 
     @property
+    def is_symbol(self) -> bool:
+        return self.op == "sym"
+
+    @property
     def is_bool(self) -> bool:
         return self.op in BOOL_OPS
 
@@ -104,7 +108,7 @@ class Expr:
     @property
     def name(self) -> str:
         """The name of a symbol."""
-        if self.op != "sym":
+        if not self.is_symbol:
             raise ValueError(f"{self} is not a symbol")
         return self._args[0]
 
@@ -150,7 +154,7 @@ class Expr:
         """Whether it is a polynomial of symbols: no division, no minimum."""
         known = self._affine
         if known is None:
-            of_symbols = self.op in ("add", "mul") and all(a.op == "sym" for m in self._poly for a in m)
+            of_symbols = self.op in ("add", "mul") and all(a.is_symbol for m in self._poly for a in m)
             known = self._affine = self.op in ("sym", "int") or of_symbols
         return known
 

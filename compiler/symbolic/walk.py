@@ -26,12 +26,12 @@ def rewrite(expr: Expr, m: Mapping[str, Expr]) -> Expr:
             return r
         if x.op == "sym":
             r = m.get(x._args[0], x)
-        elif x.op in ("int", "bool") or x.symbol_names().isdisjoint(m):
+        elif x.is_const or x.symbol_names().isdisjoint(m):
             r = x
         elif x.op in ("add", "mul"):
             out: Poly = {}
             for mono, value in x._poly.items():
-                if len(mono) == 1 and mono[0].op == "sym":
+                if len(mono) == 1 and mono[0].is_symbol:
                     to = m.get(mono[0]._args[0])
                     if to is None:
                         out[mono] = out.get(mono, 0) + value
@@ -81,7 +81,7 @@ def evaluate(expr: Expr, values: Mapping[str, int], cache: dict) -> Any:
         r = 0
         for key, c in expr._poly.items():
             for a in key:
-                c *= values[a._args[0]] if a.op == "sym" else evaluate(a, values, cache)
+                c *= values[a._args[0]] if a.is_symbol else evaluate(a, values, cache)
             r += c
     elif op == "ite":
         r = evaluate(expr.args[1] if evaluate(expr.args[0], values, cache) else expr.args[2], values, cache)

@@ -185,7 +185,7 @@ class Accumulator:
         position = self.scope.index_text(values.index_at(self._position(), 0, False))
         vector = self.loops.vector.symbol.name
         step = self._position().coeff(vector)
-        if not self.array and step is not None and step.op == "int":
+        if not self.array and step is not None and step.is_const:
             s.need("lane_ids", LANE_IDS)
             at_lanes = f"((i64)({position}) + tc::lane_ids() * {step.value}LL)"
         elif self.array:

@@ -75,7 +75,7 @@ template <class V, class T> INLINE V along(const T *p, i64 step, First lanes) {
 
 def in_long_pieces(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
     """Whether an index is made of linear pieces that are longer than vectors, as far as is known."""
-    if name not in expr.symbol_names() or expr.op == "sym":
+    if name not in expr.symbol_names() or expr.is_symbol:
         return True
     if expr.op in ("add", "mul"):
         return all(
@@ -101,7 +101,7 @@ def step_in_pieces(expr: Expr, name: str) -> int | None:
     """How far an index goes from lane to lane, wherever it does not turn; None where that differs or is not known."""
     if name not in expr.symbol_names():
         return 0
-    if expr.op == "sym":
+    if expr.is_symbol:
         return 1
     if expr.op in ("add", "mul"):
         step = 0
@@ -121,7 +121,7 @@ def piece_text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], s
     """C++ for an index, of which `in_long_pieces` holds, as a `Piece` from `start` on."""
     if name not in expr.symbol_names():
         return f"tc::fixed({index_text(expr)})"
-    if expr.op == "sym":
+    if expr.is_symbol:
         return f"tc::Piece{{{start}, 1, tc::ENDLESS}}"
     if expr.op in ("add", "mul"):
         fixed, parts = ZERO, []

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...lowering.ir import Kernel, Stage, Value, cast, const, index, make, prim, walk
-from ...lowering.rewrite import Rewriter, is_affine
+from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, integer, maximum, minimum
 
 __all__ = ["shorten_positions", "held"]
@@ -52,7 +52,7 @@ class _Shortener(Rewriter):
         self.sizes = sizes
 
     def _is_small(self, expr: Expr) -> bool:
-        if not is_affine(expr):
+        if not expr.is_affine:
             return False
         reach = 0
         for c, atoms in expr.terms():
@@ -77,7 +77,7 @@ class _Shortener(Rewriter):
         if not all(arg.op in ("index", "const") and not arg.args for arg in v.args):
             return self._beside_numbers(v)
         a, b = (integer(arg.attr) if arg.op == "const" else arg.attr for arg in v.args)
-        if not is_affine(a - b) or not (a - b).symbol_names():
+        if not (a - b).is_affine or not (a - b).symbol_names():
             return v
         return make(v.op, torch.bool, (index(a - b, torch.int32), const(0, torch.int32)))
 

@@ -109,7 +109,7 @@ def _always_inside(expr: Expr, buffer: Buffer) -> bool:
     """Whether the element may be read where it is not wanted, too: a failed check gives 0, and there is an element
     0.
     """
-    position = indirect_values().get(str(expr)) if expr.op == "sym" else None
+    position = indirect_values().get(str(expr)) if expr.is_symbol else None
     sizes = [as_expr(size) for size in buffer.shape]
     return (
         position is not None

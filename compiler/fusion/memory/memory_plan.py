@@ -172,9 +172,9 @@ class _Planner(Liveness):
         same = dead.get(want)
         if same:
             return same.pop()
-        if want.op == "int":  # the smallest static block that is not more than twice as large
+        if want.is_const:  # the smallest static block that is not more than twice as large
             sizes = sorted(
-                e.value for e, bs in dead.items() if bs and e.op == "int" and want.value <= e.value <= 2 * want.value
+                e.value for e, bs in dead.items() if bs and e.is_const and want.value <= e.value <= 2 * want.value
             )
             if sizes and want.value:
                 return dead[integer(sizes[0])].pop()

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from ...lowering.ir import Axis, Buffer, LoopNest, Value, is_plain_load, load, loaded, loads, walk
 from ...lowering.lowered import LoweredStep
-from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ...lowering.rewrite import Rewriter, positions, tidy
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
 from ..inline import buffers_read
 
@@ -83,7 +83,7 @@ def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | No
             return None
         found = tidy(copy.index.subs(positions(axes, e, at, ranges)), ranges)
         fast = [a.symbol.name for a in nest.domain if at.coeff(a.symbol.name) is ONE]
-        return found if is_affine(found) and all(found.coeff(n) is ONE for n in fast) else None
+        return found if found.is_affine and all(found.coeff(n) is ONE for n in fast) else None
 
     out: dict[int, LoopNest] = {}
     for k, nest in nests.items():
@@ -107,7 +107,7 @@ def whole_source(axes: Sequence[Axis], index: Expr, e: Expr, source: Buffer) -> 
     """The axes of a nest in the order of its source's memory, where it reads (at e) each of the source's elements once
     and stores each in a place of its own.
     """
-    found = sorted(axes, key=lambda a: -c.value if (c := e.coeff(a.symbol.name)) is not None and c.op == "int" else 0)
+    found = sorted(axes, key=lambda a: -c.value if (c := e.coeff(a.symbol.name)) is not None and c.is_const else 0)
     count = integer(1)
     for a in reversed(found):
         if type(a.size) is not int or e.coeff(a.symbol.name) is not count or index.coeff(a.symbol.name) in (None, ZERO):
@@ -126,7 +126,7 @@ def split_axes(nest: LoopNest) -> LoopNest:
     if nest.reduce_op not in _ANY_ORDER or nest.alone or nest.product:
         return nest
     indices = [nest.index, *(e for v in walk([nest.value]) if (e := v.position) is not None)]
-    hard = [e for e in indices if not is_affine(e)]
+    hard = [e for e in indices if not e.is_affine]
     if not hard or any(v.args for v in loads([nest.value])):
         return nest
     cuts: dict[str, set[int]] = {}
@@ -149,7 +149,7 @@ def split_axes(nest: LoopNest) -> LoopNest:
     ranges = {a.symbol.name: (0, a.size) for a in domain}
 
     found = {e: tidy(e.subs(new), ranges) for e in indices}
-    if not all(map(is_affine, found.values())):
+    if not all(e.is_affine for e in found.values()):
         return nest
     reduced = {p.symbol.name for a in nest.reduce_axes for p in parts_of.get(a.symbol.name, (a,))}
     kept, rest = (tuple(a for a in domain if (a.symbol.name in reduced) is r) for r in (False, True))
@@ -170,11 +170,11 @@ def _cuts(e: Expr, into: dict[str, set[int]]) -> bool:
     for atom in (x for _, atoms in e.terms() for x in atoms):
         chain = []
         while atom.op in ("floordiv", "mod"):
-            if atom.args[1].op != "int":
+            if not atom.args[1].is_const:
                 return False
             chain.append((atom.op, atom.args[1].value))
             atom = atom.args[0]
-        if atom.op != "sym":
+        if not atom.is_symbol:
             return False
         scale = 1
         for op, by in reversed(chain):

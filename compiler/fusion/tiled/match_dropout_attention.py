@@ -12,7 +12,7 @@ from ...ops.dropout_attention import ATTENTION, BACKWARD
 from ...lowering.ir import Axis, Buffer, LoopNest, Stage, Store, Value, acc, make
 from ...lowering.templates import WORD, AttentionGradients, DropoutAttention
 from ...lowering.lowered import Extern, LoweredStep
-from ...lowering.rewrite import is_affine, positions, tidy
+from ...lowering.rewrite import positions, tidy
 from ...symbolic.expr import Expr, as_expr, ceildiv, symbol
 from ..memory.placed_copies import is_copy, whole_source
 from .producers import Finder, position
@@ -58,7 +58,7 @@ def _there(buffer: Buffer, copy: LoopNest, at: Expr, ranges: dict[str, Any]) -> 
     if axes is None:
         return None
     found = tidy(copy.index.subs(positions(axes, e, at, ranges)), ranges)
-    return found if is_affine(found) else None
+    return found if found.is_affine else None
 
 
 def _kernel(finder: Finder, extern: Extern, copies: dict[Buffer, LoopNest]) -> tuple[Template, list[LoopNest]]:

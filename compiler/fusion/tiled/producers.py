@@ -11,7 +11,7 @@ from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, has_op, is_plain_
 from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.patterns import Either, Same, match, op
 from ...lowering.ref import is_one
-from ...lowering.rewrite import Rewriter, is_affine, positions, tidy, value_at
+from ...lowering.rewrite import Rewriter, positions, tidy, value_at
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, mul_all, symbol
 from ..inline import buffers_read, does_more
 from ..schedule import Template
@@ -442,7 +442,7 @@ def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple])
         whole[a.symbol.name] = high.symbol * k + low.symbol
     if whole:
         e = tidy(e.subs(whole), {axis.symbol.name: (0, axis.size) for axis in axes})
-    if not is_affine(e):
+    if not e.is_affine:
         return None
     left = {axis.symbol.name: axis for axis in axes}
     order: list[Axis] = []

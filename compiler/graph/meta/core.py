@@ -176,7 +176,7 @@ def fold(e: IntLike) -> IntLike:
     """An int where the expression is constant."""
     if isinstance(e, int):
         return e
-    return e.value if e.op == "int" else e
+    return e.value if e.is_const else e
 
 
 # ---- dimensions and shapes

@@ -9,10 +9,11 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr
+from ...symbolic.simplify import bounds
 from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, prim
 from ..context import Lowering
 from ..rule_table import NoRule, rule
-from ..ref import Ref, dim_symbol, is_empty, is_one, ranges_of, remap, value_range
+from ..ref import Ref, dim_symbol, is_empty, is_one, ranges_of, remap
 
 
 def refuse_nothing(size: Any) -> None:
@@ -29,8 +30,8 @@ def position(i: Value, size: Any, message: str, wrap: bool, shape: Sequence[Any]
     refuse_nothing(size)
     i = cast(i, torch.int64)
     if i.op == "index":
-        r = value_range(i.attr, ranges_of(shape))
-        if r is not None and r[0] >= 0 and type(size) is int and r[1] < size:
+        least, most = bounds(i.attr, ranges_of(shape))
+        if least is not None and most is not None and least >= 0 and type(size) is int and most < size:
             return i.attr
     n = extent(size)
     return indirect_symbol(check_index(from_the_end(i, n) if wrap else i, n, message))

@@ -8,14 +8,15 @@ from typing import Any, Callable
 import torch
 
 from ...ops.closed_set import POINTWISE
-from ...symbolic.expr import as_expr
+from ...symbolic.expr import as_expr, eq, ge, gt, le, lt, ne
+from ...symbolic.simplify import known
 from ..ir import Value, cast, check_index, const, prim
 from ..primitives import PRIMS
 from ..context import BETWEEN, Lowering
 from ..rule_table import RULES, NoRule, rule
 from ..buffer_strides import same_strides, strides_of
 from ..promote import compute_dtype, operand, result_type, rounded
-from ..ref import Ref, ranges_of, strided, value_range
+from ..ref import Ref, ranges_of, strided
 
 C = const
 
@@ -243,8 +244,8 @@ def _compare(name: str) -> Callable:
         if isinstance(b, float) and not dt.is_floating_point:
             dt = torch.get_default_dtype()
         x, y = _of_one_dtype(lo, dt, a, b)
-        known = _decided(name, x, y, lo)
-        return _out(lo, prim(name, x, y) if known is None else C(known, torch.bool))
+        truth = _decided(name, x, y, lo)
+        return _out(lo, prim(name, x, y) if truth is None else C(truth, torch.bool))
 
     return f
 
@@ -253,23 +254,11 @@ def _decided(name: str, x: Value, value: Value, lo: Lowering) -> bool | None:
     """The truth of a comparison of positions where the shape decides it (row >= 0)."""
     if x.dtype != torch.int64 or any(v.op not in ("index", "const") for v in (x, value)):
         return None
-    r = value_range(as_expr(x.attr) - value.attr, ranges_of(lo.out_shape()))
-    if r is None:
-        return None
-    for truth, (always, never) in {
-        "lt": (r[1] < 0, r[0] >= 0),
-        "le": (r[1] <= 0, r[0] > 0),
-        "gt": (r[0] > 0, r[1] <= 0),
-        "ge": (r[0] >= 0, r[1] < 0),
-        "eq": (r == (0, 0), r[0] > 0 or r[1] < 0),
-        "ne": (r[0] > 0 or r[1] < 0, r == (0, 0)),
-    }.items():
-        if truth == name and (always or never):
-            return always
-    return None
+    return known(_RELATIONS[name](as_expr(x.attr), as_expr(value.attr)), ranges_of(lo.out_shape()))
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+_RELATIONS = {"eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge}
+for _name in _RELATIONS:
     rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_compare(_name))
 
 

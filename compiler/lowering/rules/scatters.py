@@ -100,7 +100,7 @@ def store_at(
             p = put_symbol(len(positions) - 1)
         e = e + p * st
     axes = tuple(Axis(dim_symbol(n, d), size) for d, size in enumerate(shape) if not is_one(size))
-    own = {p.name for p in at if isinstance(p, Expr) and p.op == "sym"}
+    own = {p.name for p in at if isinstance(p, Expr) and p.is_symbol}
     if torch.device(lo._device()).type != "cpu":
         own = {a.symbol.name for a in axes}
     kept = tuple(a for a in axes if a.symbol.name in own)
