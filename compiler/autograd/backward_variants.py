@@ -14,6 +14,7 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call, is_constant, is_input
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
@@ -70,13 +71,13 @@ def variant(
     places = {placeholder: i for i, placeholder in enumerate(aten_graph.placeholders)}
     kept_places: dict[int, int] = {}
     for node in aten_graph.graph.nodes:
-        if node.op == "placeholder":
+        if is_input(node):
             if node not in missing:
                 kept_places[places[node]] = len(kept_places)
                 new[node] = g.node_copy(node)
-        elif node.op == "get_attr":
+        elif is_constant(node):
             new[node] = g.node_copy(node)
-        elif node.op == "call_function":
+        elif is_call(node):
             operands = [x for x in node.all_input_nodes if x in dependent]
             if operands:
                 dependent.add(node)
@@ -252,7 +253,7 @@ def without_unused_inputs(aten_graph: AtenGraph) -> tuple[AtenGraph, list[int]]:
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     stay = {places[i] for i in kept}
     for node in aten_graph.graph.nodes:
-        if node.op != "placeholder" or node in stay:
+        if not is_input(node) or node in stay:
             new[node] = g.node_copy(node, new.__getitem__)
     at = {old: k for k, old in enumerate(kept)}
     plan = [

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..base.fx_nodes import is_call, is_output
 from ..graph.captured import CapturedGraph
 from ..graph.higher_order import in_this_thread
 
@@ -43,9 +44,7 @@ def chunk_losses(captured: CapturedGraph, opts: Any) -> CapturedGraph:
     """The captured graph with large linear + cross entropy pairs in chunks; the same object where it has none."""
     limit = int(opts.get("chunked_loss_mb", 0)) << 20 if opts is not None else 0
     graph = captured.graph_module.graph
-    losses = (
-        [node for node in graph.nodes if node.op == "call_function" and node.target is F.cross_entropy] if limit else []
-    )
+    losses = [node for node in graph.nodes if is_call(node) and node.target is F.cross_entropy] if limit else []
     found = [m for m in map(_match, losses) if m is not None and _chunks(m, limit) > 1]
     if not found:
         return captured
@@ -93,7 +92,7 @@ def _match(loss: torch.fx.Node) -> _Match | None:
         return None
     steps: list[torch.fx.Node] = []
     n = logits
-    while isinstance(n, torch.fx.Node) and not (n.op == "call_function" and n.target in _LINEAR):
+    while isinstance(n, torch.fx.Node) and not (is_call(n) and n.target in _LINEAR):
         if not _keeps_rows(n):
             return None
         steps.insert(0, n)
@@ -135,7 +134,7 @@ def _match(loss: torch.fx.Node) -> _Match | None:
 
 def _read(node: torch.fx.Node) -> int:
     """How many nodes read `node`; those that nobody reads do not count (x.float() of a float32 tensor gives x)."""
-    return sum(bool(user.users) or user.op == "output" for user in node.users)
+    return sum(bool(user.users) or is_output(user) for user in node.users)
 
 
 def _keeps_rows(node: torch.fx.Node) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Iterable
 
 import torch
 
+from ..base.fx_nodes import is_input
 from ..graph.functionalize import Functionalizer
 from ..graph.history import history
 from .partition import bytes_of
@@ -33,7 +34,7 @@ def eager_kept(functionalizer: Functionalizer, outputs: Iterable[torch.Tensor], 
     made_by: dict[Any, int] = {}
     for n, size in kept.values():
         made_by[n] = made_by.get(n, 0) + size
-    return list(accumulate(made_by.get(n, 0) for n in functionalizer.graph.nodes if n.op != "placeholder"))
+    return list(accumulate(made_by.get(n, 0) for n in functionalizer.graph.nodes if not is_input(n)))
 
 
 def _saved_tensors(node: Any) -> list[torch.Tensor]:

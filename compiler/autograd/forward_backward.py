@@ -8,6 +8,7 @@ from typing import Iterable
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_input
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.captured import GraphInput
 from ..graph.meta.core import TensorMeta
@@ -146,9 +147,9 @@ def _input(g: torch.fx.Graph, name: str, value: TensorMeta | Expr | float) -> to
 def _saved_and_sizes(g: torch.fx.Graph, new: Nodes, saved: list, sizes: list[str], copy_of: Nodes) -> list[GraphInput]:
     """The first inputs of backward: saved inputs, what forward returned, sizes."""
     inputs = []
-    for n in sorted(saved, key=lambda n: n.op != "placeholder"):
+    for n in sorted(saved, key=lambda n: not is_input(n)):
         p = new[n] = new[copy_of.get(n, n)] = _input(g, f"saved_{n.name}", n.meta["val"])
-        inputs.append(GraphInput(p.name, None, "tensor", given=n.op != "placeholder"))
+        inputs.append(GraphInput(p.name, None, "tensor", given=not is_input(n)))
     for name in sizes:
         inputs.append(GraphInput(_input(g, f"size_{name}", symbol(name)).name, None, "int"))
     return inputs

@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call, is_constant, is_input
 from ..ops.closed_set import gives_views
 from ..ops.collectives import communicates
 from ..ops.mask_bits import UNPACK
@@ -126,7 +127,7 @@ def partition(
     needs_tangent = reached_from(tangents)
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
-    backward_nodes = {node for node in joint.graph.nodes if node in needs_tangent and node.op == "call_function"}
+    backward_nodes = {node for node in joint.graph.nodes if node in needs_tangent and is_call(node)}
     # (other processes wait, whoever reads the result)
     exchanged = [node for node in backward_nodes if communicates(node.target)]
     needed = ancestors([*(results[slot] for slot in grad_slots), *exchanged])
@@ -147,13 +148,13 @@ def partition(
         operands = (
             _operands(joint, readers, saved, again, given) if opts is not None and opts.get("max_autotune") else set()
         )
-    copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
+    copies = _copies(joint, [n for n in saved if is_input(n) and primals.index(n) in fragile | written])
     kept = weights.union(saved, operands)
     saved = [copies.get(node, node) for node in joint.graph.nodes if node in kept]
     recomputed = _recomputed(readers, saved, needs_tangent)
     read = readers.union(_given_inputs(joint, n_outputs), *(n.all_input_nodes for n in (*readers, *recomputed)))
     saved = [
-        n for n in saved if n.op != "placeholder" or n in read
+        n for n in saved if not is_input(n) or n in read
     ]  # (as in eager, what backward does not read may change before it)
     sizes = sorted(
         {name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
@@ -163,7 +164,7 @@ def partition(
     mask_of = {value: key for key, value in packed.items()}
     saved = [packed.get(n, n) for n in saved]
 
-    forward = forward_graph(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
+    forward = forward_graph(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if not is_input(n)])
     backward = backward_graph(
         joint,
         saved,
@@ -194,15 +195,15 @@ def partition(
     values = [
         replace(Value.of(m := mask_of.get(n, n), kind(m), hints), bytes=_bytes(n, hints))
         for n in saved
-        if n.op != "placeholder"
+        if not is_input(n)
     ]
     again = [Value.of(n, "activation", hints) for n in recomputed if isinstance(n.meta.get("val"), TensorMeta)]
     direct = {
         i for reader in readers for i in (reader.all_input_nodes if reader in needs_tangent else [reader])
     } - needs_tangent
-    read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in direct} if n.op == "call_function")
+    read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in direct} if is_call(n))
     return Partition(
-        forward, backward, [index[n] for n in saved if n.op == "placeholder"], values, sizes, again, read_bytes, budget
+        forward, backward, [index[n] for n in saved if is_input(n)], values, sizes, again, read_bytes, budget
     )
 
 
@@ -212,7 +213,7 @@ def _random(n: Any) -> bool:
 
 def _owner(n: torch.fx.Node) -> torch.fx.Node:
     """The value whose memory a view looks at."""
-    while n.op == "call_function" and gives_views(n.target):
+    while is_call(n) and gives_views(n.target):
         n = n.all_input_nodes[0]
     return n
 
@@ -257,7 +258,7 @@ def _recomputable(node: torch.fx.Node) -> bool:
     """Cheap and free of side effects, on the fused path: element-wise operators, views, casts, creation of
     constants.
     """
-    if node.op != "call_function":
+    if not is_call(node):
         return False
     t = node.target
     if (
@@ -330,7 +331,7 @@ def within_budget(
     hints = joint.env.hints if joint.env is not None else {}
 
     def total(nodes: list) -> int:
-        return sum(_kept_bytes(node, hints, bits) for node in nodes if node.op != "placeholder")
+        return sum(_kept_bytes(node, hints, bits) for node in nodes if not is_input(node))
 
     limit = max(budget, 0.0) * total(saved)
     order = sorted(
@@ -350,7 +351,7 @@ def within_budget(
 
 def may_recompute(n: Any) -> bool:
     """Whether running the operator again gives the same and does nothing else."""
-    if n.op != "call_function":
+    if not is_call(n):
         return False
     return (
         n.target is operator.getitem
@@ -400,7 +401,7 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
         return (_bytes(node, hints) - inner) * _PADDING > inner
 
     def of_a_weight(node: torch.fx.Node) -> bool:
-        return node.target is torch.ops.aten._to_copy.default and _owner(node.all_input_nodes[0]).op == "placeholder"
+        return node.target is torch.ops.aten._to_copy.default and is_input(_owner(node.all_input_nodes[0]))
 
     return {
         n
@@ -437,7 +438,7 @@ def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
             if isinstance(m := node.meta.get("val"), TensorMeta) and _bytes(node, hints) == count * m.dtype.itemsize
         ]
         if any(era.get(i, 0) == era[n] for i in whole) and any(
-            _recomputable(i) and _owner(i).op == "call_function" and era[i] < era[n] for i in whole
+            _recomputable(i) and is_call(_owner(i)) and era[i] < era[n] for i in whole
         ):
             out.add(n)
     return out
@@ -457,7 +458,7 @@ def _dropped(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
     return {
         node
         for node in joint.graph.nodes
-        if node.op == "call_function"
+        if is_call(node)
         and is_dropped(node)
         and node.meta["val"].on_gpu
         and len(_calls(node, readers, _is_product)) == 2
@@ -473,7 +474,7 @@ def _converted_weights(
     what some networks of those would keep. On a CPU all, as eager keeps them: with few rows converting them is much of
     a step, and memory is not short. `steady`: inputs that hold in backward what they held in forward."""
     hints = joint.env.hints if joint.env is not None else {}
-    room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
+    room = sum(_bytes(n, hints) for n in saved if not is_input(n)) // _WEIGHTS
     products = partial(_calls, readers=readers, wanted=_is_product)
     convolutions = partial(_calls, readers=readers, wanted=_is_convolution)
     out = set()
@@ -498,7 +499,7 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
     anyway (a norm's result, an activation): as far as it is a small part of all that is kept. For callers who ask for
     time (max-autotune): it takes more memory than it gives time. `given`: what the caller gets."""
     hints = joint.env.hints if joint.env is not None else {}
-    room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
+    room = sum(_bytes(n, hints) for n in saved if not is_input(n)) // _WEIGHTS
 
     def is_turned(node: torch.fx.Node) -> bool:
         """Whether a product reads another order of rows: a copy, which both passes would make."""
@@ -516,7 +517,7 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
             and "unshard" not in n.meta
             and not gives_views(n.target)
             and n.all_input_nodes
-            and _owner(n.all_input_nodes[0]).op != "placeholder"
+            and not is_input(_owner(n.all_input_nodes[0]))
             and _bytes(n, hints) <= room
             and len(_calls(n, readers, _is_product)) == 2
             and not is_turned(n)
@@ -606,9 +607,9 @@ class Cut:
     def __call__(self, released: frozenset = frozenset()) -> list[torch.fx.Node]:
         weights, edges, sources, sinks = {}, [], [], []
         for n in self.forward:
-            if n.op == "get_attr":
+            if is_constant(n):
                 continue  # constants are in both graphs
-            if n.op == "placeholder":
+            if is_input(n):
                 if not isinstance(n.meta.get("val"), TensorMeta):
                     continue  # sizes and scalars are passed apart
                 weights[n] = self.weight_of_input(n)
@@ -666,7 +667,7 @@ def _recomputed(readers: set, saved: list, needs_tangent: set) -> list[torch.fx.
     todo = [i for reader in readers for i in (reader.all_input_nodes if reader in needs_tangent else [reader])]
     while todo:
         n = todo.pop()
-        if n in keep or n in seen or n in needs_tangent or n.op != "call_function":
+        if n in keep or n in seen or n in needs_tangent or not is_call(n):
             continue
         seen.add(n)
         todo += n.all_input_nodes

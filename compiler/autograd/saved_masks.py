@@ -13,6 +13,7 @@ from typing import Any, Callable, Container, Iterable
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call
 from ..ops import mask_bits, philox
 from ..graph.meta.core import TensorMeta, order_in_memory
 from ..symbolic.expr import as_expr, mul_all
@@ -76,7 +77,7 @@ def packable(
     return {
         node
         for node in graph.nodes
-        if node.op == "call_function"
+        if is_call(node)
         and node not in results
         and _fits(node.meta.get("val"), hints)
         and is_made_by_kernels(node)

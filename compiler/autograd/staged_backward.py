@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_constant
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta
 from ..graph.opinfo import op_info
@@ -172,7 +173,7 @@ def _piece(a: AtenGraph, k: int, piece: list, reads: list, group: Sequence[int],
         inputs.append(kinds[n] if n in kinds else _tensor_input(a, p.name))
     for n in piece:
         for x in n.all_input_nodes:
-            if x.op == "get_attr" and x not in new:
+            if is_constant(x) and x not in new:
                 new[x] = g.node_copy(x)
         new[n] = g.node_copy(n, new.__getitem__)
     outs: list[torch.fx.Node] = []

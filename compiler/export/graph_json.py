@@ -8,6 +8,7 @@ import torch
 import torch.fx
 
 from ..errors import ExportError
+from ..base.fx_nodes import is_call, is_output
 from ..base.fx_modules import graph_module
 from ..base.quoting import is_plain_name
 from ..graph.higher_order import (
@@ -39,12 +40,12 @@ def encode_graph(module: torch.fx.GraphModule) -> list:
     rows: list[list] = []
     for node in module.graph.nodes:
         if node.op in ("placeholder", "output"):
-            rows.append([node.op, node.name, None, _argument(node.args) if node.op == "output" else None, {}])
+            rows.append([node.op, node.name, None, _argument(node.args) if is_output(node) else None, {}])
             continue
         if node.op == "call_method":
             safe_targets.check_method(node.target)
             target: Any = node.target
-        elif node.op == "call_function":
+        elif is_call(node):
             target = (
                 _operator(node.target)
                 if isinstance(node.target, HigherOrderCall)
@@ -362,5 +363,5 @@ def sets_modes(module: torch.fx.GraphModule) -> bool:
         or isinstance(node.target, HigherOrderCall)
         and any(sets_modes(body) for body in node.target.bodies.values())
         for node in module.graph.nodes
-        if node.op == "call_function"
+        if is_call(node)
     )

@@ -8,6 +8,7 @@ from typing import Any, Iterator
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call, is_output
 from ..ops.functional_forms import Form
 from ..symbolic.env import ShapeEnv
 from .meta.core import TensorMeta
@@ -134,16 +135,16 @@ class AtenGraph:
         return {node.target: self.constants[node.target] for node in graph.find_nodes(op="get_attr")}
 
     def calls(self) -> Iterator[torch.fx.Node]:
-        return (node for node in self.graph.nodes if node.op == "call_function")
+        return filter(is_call, self.graph.nodes)
 
     def __str__(self) -> str:
         lines = []
         for n in self.graph.nodes:
-            if n.op == "output":
+            if is_output(n):
                 outs = ", ".join(_output_text(output) for output in self.outputs)
                 lines.append(f"return {outs}")
                 lines += [f"  {self.inputs[i].name if self.inputs else i}.copy_({node})" for i, node in self.mutations]
-            elif n.op == "call_function":
+            elif is_call(n):
                 args = ", ".join([*map(str, n.args), *(f"{key}={value}" for key, value in n.kwargs.items())])
                 lines.append(f"{n.name}: {n.meta.get('val')} = {_target_name(n.target)}({args})")
             else:

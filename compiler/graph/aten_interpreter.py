@@ -8,6 +8,7 @@ from typing import Any, Mapping, Sequence
 import torch
 from torch.fx.node import map_arg
 
+from ..base.fx_nodes import is_call, is_constant, is_input, is_output
 from ..ops.closed_set import extern_reason
 from ..symbolic.expr import Expr
 from .aten import AtenGraph
@@ -109,7 +110,7 @@ def _last_uses(aten_graph: AtenGraph) -> dict[torch.fx.Node, list[torch.fx.Node]
     seen = set(aten_graph.results)
     out: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for node in reversed(aten_graph.graph.nodes):
-        if node.op != "output":
+        if not is_output(node):
             out[node] = [x for x in dict.fromkeys((*node.all_input_nodes, node)) if x not in seen]
             seen.update(out[node])
         else:
@@ -128,15 +129,15 @@ def _evaluate_as_recorded(
     sizes: dict[str, int] = {}
     it = iter(inputs)
     for node in aten_graph.graph.nodes:
-        if node.op == "placeholder":
+        if is_input(node):
             x = next(it)
             _bind(node.meta.get("val"), x, sizes)
             values[node] = _doubled(x) if double else x
-        elif node.op == "get_attr":
+        elif is_constant(node):
             values[node] = _doubled(aten_graph.constants[node.target]) if double else aten_graph.constants[node.target]
         elif node in given:
             values[node] = _doubled(given[node]) if double else given[node]
-        elif node.op == "call_function":
+        elif is_call(node):
             args = _concrete(map_arg(node.args, values.__getitem__), sizes)
             kwargs = {name: _concrete(map_arg(value, values.__getitem__), sizes) for name, value in node.kwargs.items()}
             if double:
@@ -164,7 +165,7 @@ def interpret(aten_graph: AtenGraph, inputs: Sequence[Any]) -> tuple:
     results = []
     for result in aten_graph.results:
         m, v = result.meta["val"], values[result]
-        results.append(_laid_out(v, m, sizes) if result.op == "call_function" else v)
+        results.append(_laid_out(v, m, sizes) if is_call(result) else v)
     for i, slot in aten_graph.mutation_slots:
         changes = aten_graph.writes.get(i, 1)
         (inputs[i] if changes else inputs[i].data).copy_(results[slot])

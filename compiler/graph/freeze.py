@@ -20,6 +20,7 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
+from ..base.fx_nodes import is_input
 from ..base.unseen_writes import so_far
 from .captured import GraphInput
 from ..symbolic.expr import Expr
@@ -185,7 +186,7 @@ def part(aten_graph: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
     ]
     if not keep:
         return None
-    first = _copy_of(aten_graph, {n for n in made if n.op != "placeholder"} | constant, keep)
+    first = _copy_of(aten_graph, {n for n in made if not is_input(n)} | constant, keep)
     last = aten_graph.placeholders[-1]
     inputs = list(aten_graph.inputs)
     for n in keep:
@@ -217,7 +218,7 @@ def _copy_of(aten_graph: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenG
     g = torch.fx.Graph()
     new: dict[Node, Node] = {}
     for node in aten_graph.graph.nodes:
-        if node.op == "placeholder" or node in nodes:
+        if is_input(node) or node in nodes:
             new[node] = g.create_node(
                 node.op,
                 node.target,

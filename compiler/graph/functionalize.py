@@ -17,6 +17,7 @@ from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
 from ..symbolic.places import coincide
 from .aten import AtenGraph, GraphOutput, OwnWrite
+from ..base.fx_nodes import is_call
 from ..base.fx_modules import call_node
 from ..ops.closed_set import gives_views
 from ..ops.functional_forms import Form, form_of, functional_form, sharing, spread, spread_names
@@ -638,7 +639,7 @@ class Functionalizer:
     def _laid_out(self, node: torch.fx.Node, meta: TensorMeta, constant: bool) -> torch.fx.Node:
         """A result node in memory of its own with eager's strides."""
         val = node.meta["val"]
-        own = node.op == "call_function" and not gives_views(node.target)
+        own = is_call(node) and not gives_views(node.target)
         if own and all(map(self._equal, val.stride, meta.stride)):
             return node
         if own and not constant and node.target is aten.clone.default and len(node.users) == 0:

@@ -18,6 +18,7 @@ import torch.utils._pytree as pytree
 from torch.autograd.function import once_differentiable
 from torch.fx.node import map_arg
 
+from ..base.fx_nodes import is_constant, is_input, is_output
 from .traced_calls import trace_call
 from .tensor import TraceTensor, state
 
@@ -51,11 +52,11 @@ def run_body(body: torch.fx.GraphModule, inputs: Sequence[Any], trace: bool | No
     given, values = iter(inputs), {}
     for n in body.graph.nodes:
         args, kwargs = map_arg((n.args, n.kwargs), values.__getitem__)
-        if n.op == "placeholder":
+        if is_input(n):
             values[n] = next(given)
-        elif n.op == "get_attr":
+        elif is_constant(n):
             values[n] = operator.attrgetter(n.target)(body)
-        elif n.op == "output":
+        elif is_output(n):
             return tuple(args[0])
         else:
             values[n] = trace_call(getattr(torch.Tensor, n.target) if n.op == "call_method" else n.target, args, kwargs)

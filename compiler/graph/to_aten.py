@@ -12,6 +12,7 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
+from ..base.fx_nodes import is_call, is_constant, is_input, is_output
 from ..rewrite import run_passes
 from ..rewrite.equal_sizes import unify_sizes
 from ..symbolic.env import ShapeEnv
@@ -73,13 +74,13 @@ def run_nodes(
     result: Any = ()
     with TorchModes():  # the program may leave them switched: it breaks inside of a region, or raises
         for node in gm.graph.nodes:
-            if node.op == "placeholder":
+            if is_input(node):
                 i = len(inputs)
                 x = values[node] = _input(functionalizer, node, i, captured.inputs[i], captured, keep_grad)
                 if wrap_input is not None and isinstance(x, TraceTensor):
                     values[node] = wrap_input(functionalizer, x)
                 inputs.append(values[node])
-            elif node.op == "output":
+            elif is_output(node):
                 result = map_arg(node.args[0], values.__getitem__)
             else:
                 values[node] = _run(functionalizer, gm, node, values)
@@ -156,14 +157,14 @@ def _run(functionalizer: Functionalizer, gm: torch.fx.GraphModule, node: torch.f
         )  # the partition of a joint graph computes these again in backward
     if functionalizer.env is not None and stack:
         functionalizer.env.location = (stack[-1][0], stack[-1][1])
-    if node.op == "get_attr":
+    if is_constant(node):
         out: Any = gm
         for part in node.target.split("."):
             out = getattr(out, part)
     else:
         args = map_arg(node.args, values.__getitem__)
         kwargs = map_arg(node.kwargs, values.__getitem__) if node.kwargs else {}
-        if node.op == "call_function":
+        if is_call(node):
             out = trace_call(node.target, args, kwargs)
         elif node.op == "call_method":
             out = (
@@ -176,7 +177,7 @@ def _run(functionalizer: Functionalizer, gm: torch.fx.GraphModule, node: torch.f
     if functionalizer.where["module"]:
         remember_module(out, functionalizer.where["module"])
     if isinstance(out, torch.Tensor) and not isinstance(out, TraceTensor):
-        made, out = out, functionalizer.lift(out, kept=node.op == "get_attr")
-        if node.op != "get_attr":
+        made, out = out, functionalizer.lift(out, kept=is_constant(node))
+        if not is_constant(node):
             know_literal(out, made)
     return out

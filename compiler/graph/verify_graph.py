@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call, is_constant, is_input, is_output
 from ..errors import VerifyError
 from ..symbolic.expr import Expr
 from .aten import AtenGraph
@@ -36,14 +37,14 @@ def verify(aten_graph: AtenGraph) -> None:
             if i not in seen:
                 _fail(node, f"uses {i} before it is made")
         seen.add(node)
-        if node.op == "output":
+        if is_output(node):
             continue
         val = node.meta.get("val")
-        if val is None and node.op != "placeholder":
+        if val is None and not is_input(node):
             _fail(node, "has no metadata (meta['val'])")
-        if node.op == "get_attr" and node.target not in aten_graph.constants:
+        if is_constant(node) and node.target not in aten_graph.constants:
             _fail(node, f"names the constant {node.target!r}, which is not kept")
-        if node.op == "call_function":
+        if is_call(node):
             _check_call(node, val)
         elif node.op not in ("placeholder", "get_attr"):
             _fail(node, f"{node.op} nodes do not belong in an aten graph")
@@ -85,7 +86,7 @@ def _check_results(aten_graph: AtenGraph) -> None:
         if spec.kind == "buffer" or spec.kind == "view" and spec.value[0] == "node":
             slot = spec.value if spec.kind == "buffer" else spec.value[1]
             n = r[slot]
-            if n.op != "call_function":
+            if not is_call(n):
                 _fail(n, "is handed out as a fresh tensor but is an input or a constant")
             if gives_views(n.target):
                 _fail(n, f"is handed out as a fresh tensor but is a view ({n.target})")

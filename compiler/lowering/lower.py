@@ -12,6 +12,7 @@ from typing import Any, Callable
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call, is_constant, is_input
 from .. import events
 from ..ops.closed_set import NO_RULE, extern_reason, gives_views
 from ..ops.functional_forms import Form, form_of
@@ -89,12 +90,12 @@ class Walk(Lowering):
         n_input = 0
         for node in self.aten.graph.nodes:
             self.node = node
-            if node.op == "placeholder":
+            if is_input(node):
                 self.refs[node] = self.input(node, n_input)
                 n_input += 1
-            elif node.op == "get_attr":
+            elif is_constant(node):
                 self.refs[node] = self.constant(node)
-            elif node.op == "call_function":
+            elif is_call(node):
                 self.refs[node] = self.call(node)
         self.node = None
         outputs = [self.output(o) for o in self.aten.outputs]

@@ -9,6 +9,7 @@ from typing import Any, Sequence
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_input, is_output
 from ..errors import ReproduceError
 from ..reproduce.from_report import written
 from ..reproduce.reproducer import Reproducer
@@ -60,9 +61,9 @@ class Candidate:
         torch.manual_seed(0)
         runner = torch.fx.Interpreter(module)
         for node in self.graph.nodes:
-            if node.op == "output":
+            if is_output(node):
                 continue
-            if node.op == "placeholder":
+            if is_input(node):
                 made[node] = next(specs).make()
             else:
                 args, kwargs = (torch.fx.node.map_arg(a, made.__getitem__) for a in (node.args, node.kwargs))

@@ -120,7 +120,7 @@ def _of_graph(report: Any, graph: Any) -> Reproducer:
         whole = graph.aten.whole or graph.aten
         part = aten_part(whole, set(whole.calls()), _tensors(whole.results), {})
         return written(*part, kind="graph", title=title, how=_how(report))
-    if len(graph.specs) != len([node for node in graph.graph_module.graph.nodes if node.op == "placeholder"]):
+    if len(graph.specs) != len(graph.graph_module.graph.find_nodes(op="placeholder")):
         raise ReproduceError(f"nothing is known of the inputs of {graph.name}")
     part = captured_part(graph.graph_module, graph.specs)
     return written(*part, kind="graph", title=title, how=_how(report), autocast=graph.autocast)

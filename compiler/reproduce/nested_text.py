@@ -43,6 +43,6 @@ def _tuple(values: list[str]) -> str:
 
 def _plain(target: HigherOrderCall, name: str, body: Any) -> torch.fx.Graph:
     graph: torch.fx.Graph = body.graph
-    if any(node.op == "get_attr" for node in graph.nodes):
+    if graph.find_nodes(op="get_attr"):
         raise ReproduceError(f"the body {name!r} of {target.kind} holds tensors of its own")
     return graph

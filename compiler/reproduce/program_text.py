@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call, is_input, is_output
 from ..base.labels import label
 from ..base.quoting import comment, identifier, is_plain_name
 from ..errors import ReproduceError
@@ -87,13 +88,13 @@ def program_text(
 def _function(graph: torch.fx.Graph, name: str, imports: set[str], bodies: list[str]) -> str:
     """One function; those that it gives to operators join `bodies`."""
     names = Names()
-    parameters = [names[n] for n in graph.nodes if n.op == "placeholder"]
+    parameters = [names[n] for n in graph.find_nodes(op="placeholder")]
     lines = [f"def {name}({', '.join(parameters)}):"]
     place = None
     for node in graph.nodes:
-        if node.op == "placeholder":
+        if is_input(node):
             continue
-        if node.op == "output":
+        if is_output(node):
             lines.append(f"    return {_value(node.args[0], names, imports)}")
             continue
         text = f"    {names[node]} = {_call(node, names, imports, bodies)}"
@@ -146,7 +147,7 @@ def _call_text(node: torch.fx.Node, names: Names, imports: set[str]) -> str:
     if node.op == "call_method":
         owner = names[node.args[0]]  # type: ignore[index]
         return f"{owner}.{target}({_arguments(node.args[1:], node.kwargs, names, imports)})"
-    if node.op != "call_function":
+    if not is_call(node):
         raise ReproduceError(f"a node of kind {node.op}")
     two = len(node.args) == 2 and not node.kwargs
     if two and target in _INFIX:

@@ -9,6 +9,7 @@ import torch
 import torch.fx
 from torch.fx.node import map_aggregate
 
+from ..base.fx_nodes import is_call, is_constant, is_input, is_output
 from ..errors import ReproduceError
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
@@ -24,10 +25,10 @@ def captured_part(module: torch.fx.GraphModule, specs: list[InputSpec]) -> tuple
     """A captured graph whose tensors are all inputs: `get_attr` nodes become placeholders behind the others."""
     graph, new, kept = torch.fx.Graph(), {}, list(specs)
     for node in module.graph.nodes:
-        if node.op == "placeholder":
+        if is_input(node):
             new[node] = graph.placeholder(node.name)
     for node in module.graph.nodes:
-        if node.op == "get_attr":
+        if is_constant(node):
             value: Any = module
             for part in str(node.target).split("."):
                 value = getattr(value, part)
@@ -47,7 +48,7 @@ def ancestors(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
     todo = list(nodes)
     while todo:
         n = todo.pop()
-        if n.op == "call_function" and n not in seen:
+        if is_call(n) and n not in seen:
             seen.add(n)
             todo += n.all_input_nodes
     return seen
@@ -72,16 +73,11 @@ def aten_part(
     places = {placeholder: i for i, placeholder in enumerate(whole.placeholders)}
     graph, new, specs = torch.fx.Graph(), {}, []
     for node in whole.graph.nodes:
-        if (
-            node in inside
-            or node.op == "output"
-            or not any(user in inside for user in node.users)
-            and node not in results
-        ):
+        if node in inside or is_output(node) or not any(user in inside for user in node.users) and node not in results:
             continue
         new[node] = graph.placeholder(node.name)
         spec = known.get(places.get(node, -1))
-        if spec is None and node.op == "get_attr":
+        if spec is None and is_constant(node):
             spec = spec_of(node.name, whole.constants[str(node.target)], statistics=True)
         specs.append(spec or _spec(node, sizes))
     for node in whole.graph.nodes:

@@ -18,6 +18,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import Node
 
+from ..base.fx_nodes import is_call, is_output, is_returned
 from ..ops.tile_sizes import DTYPES, WIDEST, fills
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
@@ -105,7 +106,7 @@ class Attention:
             if (
                 len(readers) != 1
                 or readers[0].target not in SAME_ELEMENTS | {aten.permute.default}
-                or any(user.op == "output" for user in readers[0].users)
+                or is_returned(readers[0])
             ):
                 return out
             out.append(readers[0])
@@ -132,7 +133,7 @@ def _is_cast(node: Any) -> bool:
 
 
 def _is_elementwise(node: Any) -> bool:
-    return node.op == "call_function" and (
+    return is_call(node) and (
         node.target in _VIEWS
         or _is_cast(node)
         or isinstance(node.target, torch._ops.OpOverload)
@@ -196,7 +197,7 @@ def find(aten_graph: AtenGraph, total: Node) -> Attention | None:
         return None
     for x, y in (both.args, both.args[::-1]):
         p = _made_by(x)
-        parts = _softmax(p) if p.op == "call_function" else None
+        parts = _softmax(p) if is_call(p) else None
         found = _product(y) if parts is not None else None
         if parts is not None and found is not None:
             return _rest(aten_graph, total, both, p, parts, y, *found)
@@ -381,10 +382,10 @@ def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
 
 def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
     graph = aten_graph.graph
-    if any(user.op == "output" for user in f.result.users):  # (the caller's, who may change it)
+    if is_returned(f.result):  # (the caller's, who may change it)
         with graph.inserting_after(f.result):
             given = call_like(graph, f.result, aten.clone.default, f.result)
-        f.result.replace_all_uses_with(given, lambda u: u.op == "output")
+        f.result.replace_all_uses_with(given, is_output)
     with graph.inserting_after(f.sums):
         log = call_like(graph, f.sums, aten.log.default, f.sums)
     with graph.inserting_after(log):

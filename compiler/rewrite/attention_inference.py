@@ -14,6 +14,7 @@ from typing import Any, Sequence
 import torch
 from torch.fx import Node
 
+from ..base.fx_nodes import is_returned
 from ..base.generations import here
 from ..symbolic.expr import as_expr
 from ..graph.aten import AtenGraph
@@ -80,7 +81,7 @@ def _match(softmax: Node) -> tuple[Node, Node, Node, float, Node] | None:
         return None
     product, scale = scores
     q, k, v = product.args[0], product.args[1], last.args[1]
-    if not _fits(q.meta["val"], k.meta["val"], v.meta["val"], scale) or _is_output(product):
+    if not _fits(q.meta["val"], k.meta["val"], v.meta["val"], scale) or is_returned(product):
         return None
     return q, k, v, scale, last
 
@@ -149,10 +150,6 @@ def _fits(q: TensorMeta, k: TensorMeta, v: TensorMeta, scale: float) -> bool:
         and k.shape[-1] is not None
         and scale > 0
     )
-
-
-def _is_output(node: Node) -> bool:
-    return any(user.op == "output" for user in node.users)
 
 
 def _source(n: Node, shape3: Sequence[Any]) -> Node | None:

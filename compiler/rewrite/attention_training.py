@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..base.fx_nodes import is_output
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import contiguous_strides
 from ..ops.tile_sizes import FEW_FLOPS
@@ -237,7 +238,7 @@ def _replace(
             made = _item(graph, f.gradient, back, i)
             new = _flat(graph, f.gradient, made, old, turned)
             if new.args[0] is made and _seen_as_views(aten_graph, old):
-                old.replace_all_uses_with(made, lambda u: u.op == "output")  # (of the same elements in the same order)
+                old.replace_all_uses_with(made, is_output)  # (of the same elements in the same order)
             old.replace_all_uses_with(new)
     graph.erase_node(anchor)
     f.result.replace_all_uses_with(flat)

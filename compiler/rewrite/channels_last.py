@@ -16,6 +16,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import Node
 
+from ..base.fx_nodes import is_call, is_input, is_output
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta, channels_last_strides, contiguous_strides
 
@@ -47,7 +48,7 @@ def channels_last(aten_graph: AtenGraph) -> None:
         return  # (on a CPU a training step of ResNet-50 took 1.1 times as long)
     it = _Turning(aten_graph, nodes, _seen(nodes), set(), {}, {}, {})
     for node in nodes:
-        if node.op != "call_function" or node in it.fixed:
+        if not is_call(node) or node in it.fixed:
             continue
         turn, is_image = next(((turn, is_image) for holds, turn, is_image in _KINDS if holds(node, it)), (None, False))
         if turn is not None:
@@ -248,7 +249,7 @@ def _joins(node: Node) -> bool:
 
 
 def _seen(nodes: list[Node]) -> set[Node]:
-    return {x for node in nodes if node.op == "output" or node.target in _BY_STRIDES for x in node.all_input_nodes}
+    return {x for node in nodes if is_output(node) or node.target in _BY_STRIDES for x in node.all_input_nodes}
 
 
 def _four(m: Any) -> bool:
@@ -303,9 +304,9 @@ def _turn_weight(node: Node, it: _Turning) -> None:
     convolution alike: the library would do so in each call, element by element."""
     at = 2 if node.target is aten.convolution_backward.default else 1
     w = node.args[at]
-    if not _many_taps(w.meta["val"]) or _on_cpu(node) and w.op != "placeholder":
+    if not _many_taps(w.meta["val"]) or _on_cpu(node) and not is_input(w):
         return
-    first = next(x for x in it.nodes if x.op != "placeholder") if w.op == "placeholder" else node
+    first = next(x for x in it.nodes if not is_input(x)) if is_input(w) else node
     node.update_arg(at, _turned_copy(w, first, node, it, it.weights))
 
 
@@ -317,12 +318,8 @@ def _turn_images(node: Node, it: _Turning) -> None:
         return
     for i in range(2 if node.target is aten.convolution_backward.default else 1):
         x = node.args[i]
-        if x not in it.chosen and _four(x.meta["val"]) and (_on_cpu(node) or _is_computed(x)):
+        if x not in it.chosen and _four(x.meta["val"]) and (_on_cpu(node) or is_call(x)):
             node.update_arg(i, _turned_copy(x, node, node, it, it.images))
-
-
-def _is_computed(x: Node) -> bool:
-    return x.op == "call_function"
 
 
 def _turned_copy(x: Node, before: Node, like: Node, it: _Turning, copies: dict[Node, Node]) -> Node:

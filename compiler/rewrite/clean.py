@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call, is_constant
 from ..ops.collectives import communicates
 from ..ops.raising import node_may_raise
 from ..symbolic.expr import Expr
@@ -42,7 +43,7 @@ def dead_code(aten_graph: AtenGraph) -> None:
             and not node_may_raise(node)
         ):
             aten_graph.graph.erase_node(node)
-            if node.op == "get_attr" and not aten_graph.graph.find_nodes(op="get_attr", target=node.target):
+            if is_constant(node) and not aten_graph.graph.find_nodes(op="get_attr", target=node.target):
                 aten_graph.constants.pop(node.target, None)
 
 
@@ -172,7 +173,7 @@ def _layout_matters(node: Node, x: Node) -> bool:
         seen.add((operand, u))
         if u.target is aten.as_strided.default:
             return True
-        if u.op != "call_function" or u.target is operator.getitem:
+        if not is_call(u) or u.target is operator.getitem:
             continue
         if u.target in VIEWS or makes_rows and u.target in POINTWISE:  # (both pass on how their operand lies)
             todo += [(u, user) for user in u.users]
@@ -201,7 +202,7 @@ def view_chains(aten_graph: AtenGraph) -> None:
     """view of view is one view; permute of permute is one permute."""
     for n in list(aten_graph.calls()):
         x = n.args[0] if n.args and isinstance(n.args[0], Node) else None
-        if x is None or x.op != "call_function" or x.target is not n.target:
+        if x is None or not is_call(x) or x.target is not n.target:
             continue
         if n.target is aten.view.default:
             meta = x.args[0].meta["val"]

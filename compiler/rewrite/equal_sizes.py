@@ -6,6 +6,7 @@ from typing import Any
 
 import torch.fx
 
+from ..base.fx_nodes import is_call
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, maybe_int
 from ..graph.aten import AtenGraph
@@ -23,7 +24,7 @@ def unify_sizes(aten_graph: AtenGraph) -> None:
     for node in aten_graph.graph.nodes:
         if "val" in node.meta:
             node.meta["val"] = _now(node.meta["val"], env)
-        if node.op == "call_function":
+        if is_call(node):
             if holds_symbols(node.args):
                 node.args = _now(node.args, env)
             if node.kwargs and holds_symbols(tuple(node.kwargs.values())):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..base.fx_nodes import is_call
 from ..graph.aten import AtenGraph
 from .pass_nodes import call_like
 
@@ -32,7 +33,7 @@ def sums_of_parts(aten_graph: AtenGraph) -> None:
 
 
 def _is_sum(node: Node) -> bool:
-    if node.op != "call_function" or node.target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1:
+    if not is_call(node) or node.target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1:
         return False
     return (
         all(isinstance(arg, Node) and _alike(arg, node) for arg in node.args[:2])

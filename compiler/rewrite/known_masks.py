@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from ..base.fx_nodes import is_call, is_constant
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
 from .clean import dead_code, has_effect
@@ -96,7 +97,7 @@ def _value(aten_graph: AtenGraph, node: Node, order: list[Node]) -> torch.Tensor
     try:
         with torch.no_grad():
             for dim in order:
-                if dim.op == "get_attr":
+                if is_constant(dim):
                     values[dim] = aten_graph.constants[dim.target].cpu()
                 else:
                     kwargs = {
@@ -138,14 +139,11 @@ def _made_of_constants(aten_graph: AtenGraph, mask: Node) -> list[Node] | None:
         m = n.meta.get("val")
         if len(found) >= MOST_NODES or not isinstance(m, TensorMeta) or not all(type(s) is int for s in m.shape):
             return None
-        if n.op == "get_attr":
+        if is_constant(n):
             if n.target not in aten_graph.constants or n.target.startswith("kept"):
                 return None
         elif (
-            n.op != "call_function"
-            or not isinstance(n.target, torch._ops.OpOverload)
-            or has_effect(n)
-            or holds_symbols(n.args)
+            not is_call(n) or not isinstance(n.target, torch._ops.OpOverload) or has_effect(n) or holds_symbols(n.args)
         ):
             return None
         count = 1

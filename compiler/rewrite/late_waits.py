@@ -10,6 +10,7 @@ import operator
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call
 from ..graph.aten import AtenGraph
 from ..ops.closed_set import VIEWS
 from ..ops.collectives import gives_waiting, waits
@@ -38,7 +39,7 @@ def late_waits(aten_graph: AtenGraph) -> None:
     nodes = list(aten_graph.graph.nodes)
     late: set[Node] = set()
     for node in nodes:
-        if node.op == "call_function" and (waits(node.target) or _only_looks(node, late)):
+        if is_call(node) and (waits(node.target) or _only_looks(node, late)):
             late.add(node)
     if not late:
         return

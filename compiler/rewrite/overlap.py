@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_call
 from ..graph.aten import AtenGraph
 from ..ops.collectives import gathers_parts, reduces_parts, waits
 
@@ -34,7 +35,7 @@ def _ahead(graph: torch.fx.Graph, gathers: list[Node]) -> None:
     before = None  # what the next all-gather begins before
     for gather in gathers:
         needed = _copy_in(gather)
-        _move(needed, before or next(node for node in graph.nodes if node.op == "call_function" and node not in needed))
+        _move(needed, before or next(node for node in graph.nodes if is_call(node) and node not in needed))
         before = next((user for user in gather.users if waits(user.target)), before)
 
 
@@ -42,7 +43,7 @@ def _copy_in(gather: Node) -> list[Node]:
     """An all-gather, and what is computed for it alone: of inputs."""
     found = [gather]
     for n in found:
-        found += [node for node in n.all_input_nodes if node.op == "call_function" and node not in found]
+        found += [node for node in n.all_input_nodes if is_call(node) and node not in found]
     return found
 
 
@@ -70,7 +71,7 @@ def _behind(graph: torch.fx.Graph, reductions: list[Node]) -> None:
 def _move_back(graph: torch.fx.Graph, nodes: list[Node], until: Node) -> None:
     """Put nodes before one that comes after what they are made of; else they stay."""
     inside, place = set(nodes), {n: i for i, n in enumerate(graph.nodes)}
-    if all(i in inside or i.op != "call_function" or place[i] < place[until] for n in nodes for i in n.all_input_nodes):
+    if all(i in inside or not is_call(i) or place[i] < place[until] for n in nodes for i in n.all_input_nodes):
         for node in sorted(nodes, key=place.__getitem__):
             until.prepend(node)
 
@@ -79,5 +80,5 @@ def _made_of(reduction: Node) -> list[Node]:
     """What is made of reduced gradients: results, which nothing else in the graph reads."""
     found: list[Node] = list(reduction.users)
     for n in found:
-        found += [user for user in n.users if user.op == "call_function" and user not in found]
+        found += [user for user in n.users if is_call(user) and user not in found]
     return found

@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
+from ..base.fx_nodes import is_constant
 from ..graph.aten import AtenGraph
 from .pass_nodes import call_like
 
@@ -35,7 +36,7 @@ def strided_gradients(aten_graph: AtenGraph) -> None:
         size = node.meta["val"].shape
         if len(node.args) != 4 or dim != 0 or len(size) != 1 or type(size[0]) is not int or not _is_zero(zeros):
             continue
-        if not isinstance(at, Node) or at.op != "get_attr" or at.target.startswith("kept"):
+        if not isinstance(at, Node) or not is_constant(at) or at.target.startswith("kept"):
             continue
         found = regular(aten_graph.constants[at.target]) if x.meta["val"].dtype == node.meta["val"].dtype else None
         if found is None:

@@ -31,6 +31,7 @@ from typing import Any, Sequence
 import torch
 
 from .. import events
+from ..base.fx_nodes import is_call
 from ..base.processor import cpu_name
 from ..base.source_text import source_line
 from ..codegen.generated import Generated
@@ -169,7 +170,7 @@ class _Digest:
             raise _NotKept
         for n in a.graph.nodes:
             self.numbers[n] = len(self.numbers)
-            target = self.target(n.target) if n.op == "call_function" else self.text(n.target)
+            target = self.target(n.target) if is_call(n) else self.text(n.target)
             self.parts += (n.op, n.name, target, self.text(n.args), self.text(n.kwargs))
             for name, value in n.meta.items():
                 self.parts += (name, self.line(value) if name == "stack" else self.text(value))

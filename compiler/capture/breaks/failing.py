@@ -18,6 +18,7 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.fx
 
+from ...base.fx_nodes import is_call, is_input
 from ...base.fx_modules import written_out
 from ...ops.raising import KEEP_BYTES, may_raise
 from ...graph.torch_modes import TorchModes
@@ -119,7 +120,7 @@ def keeping(graph: CapturedGraph) -> Keeping:
     nodes = list(graph.graph_module.graph.nodes)
     calls = [node for node in nodes if node.op in ("call_function", "call_method")]
     storages: dict[int, int] = {}
-    for i, (n, example) in enumerate(zip((node for node in nodes if node.op == "placeholder"), graph.example_inputs)):
+    for i, (n, example) in enumerate(zip((node for node in nodes if is_input(node)), graph.example_inputs)):
         value = n.meta.get("val")
         if isinstance(example, torch.Tensor) and hasattr(value, "tt_storage"):
             storages.setdefault(id(value.tt_storage), i)
@@ -164,9 +165,7 @@ def give_back(error: Exception, kept: tuple) -> None:
 def changes_modes(graph: CapturedGraph) -> str | None:
     """Modes that the graph's own calls switch, and that one that fails in between leaves as they are not the caller's:
     "grad", "all" (autocast, kernels of attention), or None."""
-    setters = {
-        node.target for node in graph.graph_module.graph.nodes if node.op == "call_function" and node.meta.get("state")
-    }
+    setters = {node.target for node in graph.graph_module.graph.nodes if is_call(node) and node.meta.get("state")}
     return None if not setters else "grad" if setters == {torch._C._set_grad_enabled} else "all"
 
 

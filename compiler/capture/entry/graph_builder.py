@@ -12,6 +12,7 @@ import torch.fx
 
 from ...graph import known_values
 from ...graph.tensor import TensorMeta, TraceTensor, from_meta
+from ...base.fx_nodes import is_call
 from ...base.fx_modules import call_node, graph_module
 from ...guards.source import Source
 from ...base.quoting import identifier
@@ -347,7 +348,7 @@ class GraphBuilder:
         for node in reversed(list(self.graph.nodes)):
             if (
                 not node.users
-                and node.op == "call_function"
+                and is_call(node)
                 and (isinstance(node.target, Wrap) or node.target is operator.getitem and _of_tuple(node.args[0]))
             ):
                 self.graph.erase_node(node)

@@ -27,6 +27,7 @@ import torch.fx
 from torch.fx.node import map_arg
 from torch.utils.hooks import RemovableHandle
 
+from ...base.fx_nodes import is_input
 from ...graph.higher_order import HookCall
 from ...graph.history import history, node_of
 from ...graph.tensor import TraceTensor
@@ -239,7 +240,7 @@ def _form(graph: torch.fx.Graph) -> list:
     """A graph, to compare: without the names of its nodes."""
     places = {n: i for i, n in enumerate(graph.nodes)}
     return [
-        (n.op, n.op != "placeholder" and n.target, map_arg((n.args, n.kwargs), lambda a: ("node", places[a])))
+        (n.op, not is_input(n) and n.target, map_arg((n.args, n.kwargs), lambda a: ("node", places[a])))
         for n in graph.nodes
     ]
 

@@ -13,6 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ...base.fx_nodes import is_call, is_constant
 from ...symbolic.expr import Expr
 from ..traced_calls import trace_call
 from ..fallback import taken_apart
@@ -82,10 +83,10 @@ def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: 
         return [arg(y) for y in x] if isinstance(x, (list, tuple)) else x
 
     for node in sub.graph.nodes:
-        if node.op == "get_attr":
+        if is_constant(node):
             t = sub.constants[node.target]
             new[node] = builder.full((), t.item(), t.dtype, t.device)
-        elif node.op == "call_function":
+        elif is_call(node):
             if node.target is operator.getitem:
                 new[node] = new[node.args[0]][node.args[1]]
                 continue

@@ -7,6 +7,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ...base.fx_nodes import is_call
 from ...symbolic.expr import Expr
 from ..meta.core import norm_dims, numel
 from ..meta.types import category, is_float, is_int, opmath
@@ -151,7 +152,7 @@ def _truth_reduction(op: Any) -> Any:
         if meta.shape and not (isinstance(dim, (list, tuple)) and not dim):
             for i in sorted(_dims(x, dim), reverse=True):
                 u = builder.emit(op, u, i, keepdim)
-        if u is x or u.op != "call_function":
+        if u is x or not is_call(u):
             u = builder.emit(aten.clone.default, u)
         return builder.cast(u, out)
 

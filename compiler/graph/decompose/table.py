@@ -14,6 +14,7 @@ from typing import Any, Callable
 import torch
 import torch.fx
 
+from ...base.fx_nodes import is_call, is_output
 from ...base.fx_modules import call_node
 from ...ops.closed_set import gives_views
 from ...symbolic.expr import Expr
@@ -199,11 +200,11 @@ def decompose(aten_graph: AtenGraph) -> AtenGraph:
 
     try:
         for node in aten_graph.graph.nodes:
-            if node.op == "output":
+            if is_output(node):
                 out = g.create_node("output", "output", (tuple(new[r] for r in node.args[0]),), {}, name="output")
                 out.meta.update(node.meta)
                 continue
-            if node.op != "call_function":
+            if not is_call(node):
                 m = g.create_node(node.op, node.target, node.args, node.kwargs, name=node.name)
                 m.meta.update(node.meta)
                 new[node] = m
@@ -255,7 +256,7 @@ def _keep_layout(r: Node, val: TensorMeta, node: Node) -> Node:
     got = r.meta["val"]
     if got.dtype != val.dtype:
         raise AssertionError(f"decomposition of {node.target} gives {got.dtype}, not {val.dtype}")
-    if got.stride != val.stride and r.op == "call_function" and not gives_views(r.target) and len(r.users) == 0:
+    if got.stride != val.stride and is_call(r) and not gives_views(r.target) and len(r.users) == 0:
         r.meta["val"] = got.replace(stride=val.stride)
     return r
 
@@ -273,7 +274,7 @@ def _lay_out_results(aten_graph: AtenGraph, graph: torch.fx.Graph, builder: Buil
                 continue
             stride = want[i].stride if i in want and want[i] is not None else old[i].meta["val"].stride
             val = result.meta["val"]
-            fresh = result.op == "call_function" and not gives_views(result.target)
+            fresh = is_call(result) and not gives_views(result.target)
             if fresh and val.stride == stride:
                 continue
             m = TensorMeta(val.shape, tuple(stride), val.dtype, val.device)

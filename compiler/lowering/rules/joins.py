@@ -6,6 +6,7 @@ from typing import Any, Sequence
 
 import torch
 
+from ...base.fx_nodes import is_call
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Buffer, LoopNest, Value, cast, const, has_op, index, prim, walk
 from ..context import Lowering
@@ -42,7 +43,7 @@ def feeds_kernels(node: Any) -> bool:
     """Whether what uses the result is element-wise work, into which a choice by index can be fused."""
     from ..rule_table import RULES
 
-    users = [user for user in node.users if user.op == "call_function"]
+    users = [user for user in node.users if is_call(user)]
     return (
         bool(users)
         and len(users) == len(node.users)
@@ -147,7 +148,7 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
 
     def is_alone(n: Any, left: int = MOST_MOVED) -> bool:
         if n not in alone:  # (what comes later is not for the padding)
-            before = n in lo.refs and n.op == "call_function" and bool(n.users) and left > 0
+            before = n in lo.refs and is_call(n) and bool(n.users) and left > 0
             alone[n] = before and all(is_alone(user, left - 1) for user in n.users)
         return alone[n]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...base.fx_nodes import is_call, is_constant, is_input
 from ...ops import philox
 from ...symbolic.expr import as_expr
 from ..ir import Value, cast, const, index, load, prim
@@ -254,9 +255,7 @@ def _base(node: Any) -> Any:
             arg.alias_info is not None for arg in op._schema.arguments[:1]
         )
 
-    while node.op == "call_function" and (
-        is_view(node.target) or node.target is operator.getitem and is_view(node.args[0].target)
-    ):
+    while is_call(node) and (is_view(node.target) or node.target is operator.getitem and is_view(node.args[0].target)):
         node = node.args[0]
     return node
 
@@ -266,9 +265,9 @@ def _begins(lo: Lowering, node: Any) -> tuple[Any, Any]:
     memory of its own).
     """
     base, offset = _base(node), as_expr(node.meta["val"].storage_offset)
-    if base.op == "get_attr":
+    if is_constant(base):
         raise NoRule(_LEFT_OUT + "a constant")
-    if base.op != "placeholder":
+    if not is_input(base):
         return offset, None
     own = as_expr(base.meta["val"].storage_offset)
     if divides(as_expr(philox.ALIGNMENT), own * base.meta["val"].dtype.itemsize) is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
+from ...base.fx_nodes import is_input
 from ...graph.aten import AtenGraph
 from ...graph.meta.core import TensorMeta
 from ..pass_nodes import call_like
@@ -27,7 +28,7 @@ LEAST_ROWS = 16  # fewer are not a matter of the tensor cores
 
 
 def merge_products(aten_graph: AtenGraph) -> None:
-    if any(n.op == "placeholder" and n.name.startswith("tangent_") for n in aten_graph.graph.nodes):
+    if any(n.name.startswith("tangent_") for n in aten_graph.placeholders):
         return  # (a backward pass reads the weights one by one as well)
     together: dict[tuple, list[Node]] = {}
     results = set(aten_graph.results)  # (each is a tensor of its own)
@@ -89,7 +90,7 @@ def _weight(n: Node) -> bool:
     """A parameter, or the conversion of one: nothing that the graph computes."""
     while isinstance(n, Node) and n.target is aten._to_copy.default:
         n = n.args[0]
-    return isinstance(n, Node) and n.op == "placeholder"
+    return isinstance(n, Node) and is_input(n)
 
 
 def _is_early(w: Node, first: Node, place: dict[Node, int]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...base.fx_nodes import is_call
 from ...graph.aten import AtenGraph
 from ...graph.meta.core import TensorMeta
 from ..pass_nodes import call_like
@@ -65,7 +66,7 @@ def _is_made(n: Node) -> bool:
     while n.target in (aten.permute.default, aten.view.default):
         n = n.args[0]
     return (
-        n.op == "call_function"
+        is_call(n)
         and isinstance(n.target, torch._ops.OpOverload)
         and (
             torch.Tag.pointwise in n.target.tags

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...base.fx_nodes import is_input
 from ...graph.aten import AtenGraph
 from ...graph.meta.core import TensorMeta
 
@@ -55,7 +56,7 @@ def _is_bias(bias: Node, product: Node, node: Node) -> bool:
     meta, p, s = bias.meta["val"], product.meta["val"], node.meta["val"]
     return (
         isinstance(source, Node)
-        and source.op == "placeholder"
+        and is_input(source)
         and isinstance(meta, TensorMeta)
         and meta.on_gpu
         and meta.device == p.device

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...base.fx_nodes import is_output
 from ...symbolic.expr import as_expr
 from ...graph.aten import AtenGraph
 from ..pass_nodes import call_like, permuted
@@ -24,7 +25,7 @@ SWAPPED = [0, 2, 1]
 
 def turned_products(aten_graph: AtenGraph) -> None:
     for n in [node for node in aten_graph.graph.nodes if node.target is aten.bmm.default and node.meta["val"].on_gpu]:
-        others = [user for user in n.users if user.op != "output"]
+        others = [user for user in n.users if not is_output(user)]
         if not all(u.target is aten.permute.default and list(u.args[1]) == SWAPPED for u in others):
             continue
         views = _views(aten_graph, n)
