@@ -17,7 +17,21 @@ from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
-from ..lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, acc, cast, indirect_symbol, load, walk
+from ..lowering.ir import (
+    Acc,
+    Axis,
+    Buffer,
+    Kernel,
+    Stage,
+    Store,
+    Value,
+    acc,
+    cast,
+    indirect_symbol,
+    load,
+    reduced_dtype,
+    walk,
+)
 from ..lowering.rewrite import Rewriter, tidy
 from ..symbolic.expr import Expr, as_expr, integer, maybe_int, symbol
 from .value_cost import Costs
@@ -95,7 +109,7 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
             k = (nest.reduce_op, value, dtype)
             a = accs.get(k)
             if nest.scan:
-                dtype = torch.int64 if nest.reduce_op.startswith("arg") else value.dtype
+                dtype = reduced_dtype(nest.reduce_op, value.dtype)
             if a is None:
                 a = accs[k] = acc(f"a{len(accs)}", dtype)
                 roots.append(

@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import torch
 
-from ..lowering.ir import REDUCE_OPS, SCAN_OPS, Buffer, Kernel
+from ..lowering.ir import REDUCE_OPS, SCAN_OPS, Buffer, Kernel, reduced_dtype
 from ..lowering.templates import WORD
 from ..lowering.verify_loops import check_bounds, require, span, unmasked, verify_values
 from ..symbolic.expr import as_expr, mul_all
@@ -82,7 +82,7 @@ def verify_kernel(kernel: Kernel) -> None:
             require(a.name not in accs, f"{where}: {a.name} is made twice")
             require(bool(st.axes), f"{where}: {a.name} reduces over no axis")
             require(
-                a.dtype == (torch.int64 if a.op in ("argmax", "argmin") else a.value.dtype),
+                a.dtype == reduced_dtype(a.op, a.value.dtype),
                 f"{where}: {a.name} is {a.dtype}",
             )
         for store in st.stores:

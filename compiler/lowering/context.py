@@ -14,7 +14,7 @@ import torch.fx
 
 from ..ops import philox
 from ..symbolic.expr import as_expr, ceildiv, maybe_int
-from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, prim
+from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, is_position, load, prim, reduced_dtype
 from .lowered import Extern, LoweredStep, Param, View
 from .rule_table import NoRule
 from .buffer_strides import (
@@ -201,7 +201,7 @@ class Lowering:
         _supported(value.dtype, value, self.dtypes())
         n = len(src_shape)
         reduced = {dim % n for dim in dims} if n else set()
-        out_dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
+        out_dtype = reduced_dtype(op, value.dtype)
         shape = tuple(1 if d in reduced else size for d, size in enumerate(src_shape) if keepdim or d not in reduced)
         order = list(range(n)) if logical_order else order_of_loads(value, src_shape)
         domain = tuple(Axis(dim_symbol(n, dim), src_shape[dim]) for dim in order if not is_one(src_shape[dim]))
@@ -214,7 +214,7 @@ class Lowering:
             if not is_one(src_shape[d]):
                 idx = idx + dim_symbol(n, d) * st
         if not any(axis.symbol.name in red_names for axis in domain):  # one element: it is its own reduction
-            one = const(0, torch.int64) if op in ("argmax", "argmin") else value
+            one = const(0, torch.int64) if is_position(op) else value
             one = summed(one) if op == "sum" else one
             at = dict(zip(kept, kept_strides))
             axes = memory_order(

@@ -101,6 +101,8 @@ __all__ = [
     "symbols_of",
     "has_op",
     "is_const",
+    "is_position",
+    "reduced_dtype",
     "is_plain_load",
     "clear",
 ]
@@ -427,6 +429,16 @@ def numel(axes: Iterable[Axis]) -> Expr:
     return mul_all(a.size for a in axes)
 
 
+def is_position(op: str) -> bool:
+    """Whether a reduction gives the position of an element: argmax, argmin."""
+    return REDUCTIONS[op].better != ""
+
+
+def reduced_dtype(op: str, dtype: torch.dtype) -> torch.dtype:
+    """What a reduction of values of `dtype` gives."""
+    return torch.int64 if is_position(op) else dtype
+
+
 @dataclass
 class Acc:
     name: str
@@ -435,6 +447,19 @@ class Acc:
     value: Value
     running: bool = False
     origin: str = ""  # the aten node that it is the result of
+
+    @property
+    def is_position(self) -> bool:
+        return is_position(self.op)
+
+    @property
+    def better(self) -> str:
+        return REDUCTIONS[self.op].better
+
+    @property
+    def folded(self) -> torch.dtype:
+        """The dtype of the values that are compared, or folded into one."""
+        return self.value.dtype if self.is_position else self.dtype
 
 
 @dataclass

@@ -94,6 +94,7 @@ class Reduction:
     step: str = ""  # the primitive that takes in one more value; argmax and argmin compare
     folds: bool = True  # it gives one value for a row
     runs: bool = False  # it gives a row of running values
+    better: str = ""  # it gives a position: how a value compares with the best so far whose place it takes
 
 
 REDUCTIONS: dict[str, Reduction] = {
@@ -103,8 +104,8 @@ REDUCTIONS: dict[str, Reduction] = {
     "min": Reduction("highest", "minimum", runs=True),
     "any": Reduction("zero", "logical_or"),
     "all": Reduction("one", "logical_and"),
-    "argmax": Reduction("lowest", runs=True),
-    "argmin": Reduction("highest", runs=True),
+    "argmax": Reduction("lowest", runs=True, better=">"),
+    "argmin": Reduction("highest", runs=True, better="<"),
     "xor_sum": Reduction("zero", "bitwise_xor"),
     "logaddexp": Reduction("lowest", "logaddexp", folds=False, runs=True),
 }

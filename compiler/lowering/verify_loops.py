@@ -10,7 +10,7 @@ import torch
 
 from ..errors import VerifyError
 from ..symbolic.expr import Expr, as_expr
-from .ir import REDUCE_OPS, SCAN_OPS, STORE_MODES, Buffer, LoopNest, Value, walk
+from .ir import REDUCE_OPS, SCAN_OPS, STORE_MODES, Buffer, LoopNest, Value, reduced_dtype, walk
 from .primitives import PRIMS
 from .lowered import Extern, LoweredGraph, View
 
@@ -181,7 +181,7 @@ def verify_nest(nest: LoopNest, known: set[Buffer], hints: Mapping[str, int]) ->
     if nest.reduce_op is not None:
         require(nest.reduce_op in (SCAN_OPS if nest.scan else REDUCE_OPS), f"{where}: no reduction {nest.reduce_op!r}")
         require(not nest.scan or len(nest.reduce_axes) == 1, f"{where}: a scan along {len(nest.reduce_axes)} axes")
-    want = torch.int64 if nest.reduce_op in ("argmax", "argmin") else nest.value.dtype
+    want = nest.value.dtype if nest.reduce_op is None else reduced_dtype(nest.reduce_op, nest.value.dtype)
     require(nest.buffer.holds == want or nest.scan, f"{where}: stores {want} to {nest.buffer!r}")
     sizes = {axis.symbol.name: as_expr(axis.size).eval(_hinted(axis.size, hints)) for axis in nest.domain}
     kept = {axis.symbol.name for axis in nest.axes}

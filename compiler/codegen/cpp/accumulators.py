@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 from ...lowering.ir import Acc, Kernel, numel
 from ...symbolic.expr import ZERO, Expr, as_expr
@@ -17,10 +16,10 @@ __all__ = ["Accumulator", "FLUSH", "better"]
 FLUSH = 8192  # elements that one accumulator adds before it is added to a total (accuracy of long sums)
 
 
-def better(op: str, ct: Any, x: str, best: str) -> str:
+def better(acc: Acc, x: str, best: str) -> str:
     """C++ test whether x takes the place of best: strictly better, or the first NaN."""
-    sign = ">" if op == "argmax" else "<"
-    return f"{x} {sign} {best} || ({x} != {x} && {best} == {best})" if ct.is_float else f"{x} {sign} {best}"
+    strictly = f"{x} {acc.better} {best}"
+    return f"{strictly} || ({x} != {x} && {best} == {best})" if ctype(acc.folded).is_float else strictly
 
 
 class Accumulator:
@@ -40,8 +39,7 @@ class Accumulator:
     ):
         self.kernel, self.layout, self.s, self.scope = kernel, layout, support, scope
         self.acc, self.array, self.loops = acc, array, loops
-        self.arg = acc.op.startswith("arg")
-        self.ct = ctype(acc.value.dtype if self.arg else acc.dtype)
+        self.ct = ctype(acc.folded)
         self.vector = vector_type(self.s, self.ct)
         self.element = {"bool": "lane_mask"}.get(self.ct.kind, self.ct.scalar)
         n = numel((*loops.scalar, loops.vector) if not array else loops.scalar)
@@ -52,7 +50,7 @@ class Accumulator:
             extent = FLUSH * 4
         self.flushes = not array and acc.op == "sum" and self.ct.is_float and (extent > 2 * FLUSH)
         self.identity = splat(self.s, Operand(f"({reduce_identity(acc.op, self.ct)})", self.ct, False))
-        if self.arg:
+        if self.acc.is_position:
             self.s.vector("i64")
 
     @property
@@ -71,8 +69,10 @@ class Accumulator:
         n = self.name
         if self.array:
             block = self.layout.block
-            out = [f"{self.element} {n}{'_best' if self.arg else ''}[{block}] __attribute__((aligned(64)));"]
-            if self.arg:
+            out = [
+                f"{self.element} {n}{'_best' if self.acc.is_position else ''}[{block}] __attribute__((aligned(64)));"
+            ]
+            if self.acc.is_position:
                 out.append(f"i64 {n}[{block}] __attribute__((aligned(64)));")
                 out.append(
                     f"for (i64 k = 0; k < {block}; k++) {n}_best[k] = {reduce_identity(self.acc.op, self.ct)}, {n}[k]"
@@ -84,8 +84,8 @@ class Accumulator:
             return out
         out = []
         for u in range(self.loops.unroll):
-            out.append(f"{self.vector} {n}_{'best_' if self.arg else ''}v{u} = {self.identity};")
-            if self.arg:
+            out.append(f"{self.vector} {n}_{'best_' if self.acc.is_position else ''}v{u} = {self.identity};")
+            if self.acc.is_position:
                 out.append(f"vi64 {n}_at_v{u} = {{}};")
         if self.flushes:
             out.append(f"{self.vector} {n}_total = {self.identity};")
@@ -96,14 +96,14 @@ class Accumulator:
             return []
         return (
             [f"{self.vector} &{self.name}_best", f"vi64 &{self.name}_at"]
-            if self.arg
+            if self.acc.is_position
             else [f"{self.vector} &{self.name}_sum"]
         )
 
     def arguments(self, u: int) -> list[str]:
         if self.array:
             return []
-        return [f"{self.name}_best_v{u}", f"{self.name}_at_v{u}"] if self.arg else [f"{self.name}_v{u}"]
+        return [f"{self.name}_best_v{u}", f"{self.name}_at_v{u}"] if self.acc.is_position else [f"{self.name}_v{u}"]
 
     @property
     def address(self) -> str:
@@ -139,12 +139,12 @@ class Accumulator:
         """Statements of the loop's body; `together`: of that over rows (`_rows`)."""
         s, n = self.s, self.name
         x = values.operand(self.acc.value)
-        if x.ct != self.ct and not self.arg:
+        if x.ct != self.ct and not self.acc.is_position:
             from .prims import conversion
 
             x = Operand(f"({conversion(s, x, self.ct)})", self.ct, x.is_vector)
         x = Operand(splat(s, x), self.ct, True)
-        if self.arg:
+        if self.acc.is_position:
             return self._update_position(values, x)
         if self.array and not together:
             lanes = self._lanes(values)
@@ -163,7 +163,7 @@ class Accumulator:
 
     def _update_position(self, values: StageValues, x: Operand) -> list[str]:
         s, n = self.s, self.name
-        sign = ">" if self.acc.op == "argmax" else "<"
+        sign = self.acc.better
         s.need("masks"), s.need("keep"), s.need("access")
         lines = []
         best = f"{n}_best"
@@ -210,7 +210,7 @@ class Accumulator:
 
     def _better_lanes(self, x: str, best: str) -> str:
         """Mask of the lanes whose x takes the place of the best so far: see `_better`."""
-        sign = ">" if self.acc.op == "argmax" else "<"
+        sign = self.acc.better
         if self.ct.kind == "bool":
             return f"({x} & ~{best})" if sign == ">" else f"(~{x} & {best})"
         if self.ct.is_float:
@@ -238,7 +238,7 @@ class Accumulator:
             ]
         t = self.element
         f = (
-            ("a | b" if self.acc.op == "argmax" else "a & b")
+            ("a | b" if self.acc.better == ">" else "a & b")
             if self.ct.kind == "bool"
             else reduce_update(
                 s, self.acc.op.removeprefix("arg"), Operand("a", self.ct, False), Operand("b", self.ct, False)
@@ -265,7 +265,7 @@ class Accumulator:
         if self.array:
             return []
         n, s, u = self.name, self.s, self.loops.unroll
-        if self.arg:
+        if self.acc.is_position:
             return self._first_best()
         vs = [f"{n}_v{i}" for i in range(u)] if not self.flushes else [f"{n}_total"]
         combined = self.combined(vs)

@@ -257,7 +257,7 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
             if value.id in varying and value.id not in short and value.op not in ("const", "param", "acc"):
                 widest = max(widest, _width(value))
         for acc in stage.accs:
-            widest = max(widest, 8 if acc.op.startswith("arg") else ctype(acc.dtype).size)
+            widest = max(widest, 8 if acc.is_position else ctype(acc.dtype).size)
         if axis is not None:
             widest = max([widest, *(storage_size(ctype(st.buffer.dtype)) for st in stage.stores)])
     return widest

@@ -296,7 +296,7 @@ class _Printer:
         return name, LEVEL_ITEM
 
     def _acc_vector(self, acc: Acc) -> str:
-        if acc.op.startswith("arg"):
+        if acc.is_position:
             self.s.vector("i64")
             return "vi64"
         return vector_type(self.s, ctype(acc.dtype))
@@ -346,7 +346,7 @@ class _Printer:
         for acc in stage.accs:  # a reduction over nothing but one element
             x = values.operand(acc.value)
             ct = ctype(acc.dtype)
-            text = "0" if acc.op.startswith("arg") else self._convert_acc(x, acc)
+            text = "0" if acc.is_position else self._convert_acc(x, acc)
             lines.append(f"const {ct.scalar} {acc.name} = {text};")
             self.accs[acc.name] = (acc, "scalar")
         self.scope.leave(LEVEL_ITEM)
@@ -442,7 +442,7 @@ class _Printer:
             stage.stores
             or values.pieces
             or values.turns
-            or any(accumulator.arg or accumulator.acc.running for accumulator in accumulators)
+            or any(accumulator.acc.is_position or accumulator.acc.running for accumulator in accumulators)
         ):
             return False
         return size_hint(loops.vector.size, self.k.hints) <= SHORT
@@ -691,11 +691,11 @@ class _Printer:
             bounds = ("chunk_begin", "chunk_end") if axis is loops.vector else None
             body += [f"    {t}" for t in self._stage(i, stage, loops, bounds, axis)]
             for acc in stage.accs:
-                ct = ctype(acc.value.dtype if acc.op.startswith("arg") else acc.dtype)
+                ct = ctype(acc.folded)
                 at, pos = offset, offset + 8 * MAX_CHUNKS
-                offset += 8 * MAX_CHUNKS * (2 if acc.op.startswith("arg") else 1)
+                offset += 8 * MAX_CHUNKS * (2 if acc.is_position else 1)
                 base = f"scratch + {self._c(as_expr(local_bytes) + at)}"
-                if acc.op.startswith("arg"):
+                if acc.is_position:
                     body += [
                         f"        (({ct.scalar} *)({base}))[chunk] = {acc.name}_best;",
                         f"        ((i64 *)(scratch + {self._c(as_expr(local_bytes) + pos)}))[chunk] = {acc.name};",
@@ -710,12 +710,11 @@ class _Printer:
         return phases
 
     def _combine(self, acc: Acc, base: Any, at: int, pos: int, expr: Expr) -> list[str]:
-        arg = acc.op.startswith("arg")
-        ct = ctype(acc.value.dtype if arg else acc.dtype)
+        ct = ctype(acc.folded)
         chunks = f"{acc.name}_chunks"
         lines = [f"const {ct.scalar} *{chunks} = (const {ct.scalar} *)(scratch + {self._c(as_expr(base) + at)});"]
-        if arg:
-            is_better = better(acc.op, ct, f"{chunks}[c]", f"{acc.name}_best")
+        if acc.is_position:
+            is_better = better(acc, f"{chunks}[c]", f"{acc.name}_best")
             lines += [
                 f"const i64 *{acc.name}_positions = (const i64 *)(scratch + {self._c(as_expr(base) + pos)});",
                 f"{ct.scalar} {acc.name}_best = {chunks}[0];",

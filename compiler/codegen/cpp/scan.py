@@ -28,11 +28,11 @@ def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[st
     body = values.lines.pop(LEVEL_LOOP, [])
     declared = []
     for acc in stage.accs:
-        ct = _operand_type(acc)
+        ct = ctype(acc.folded)
         first = reduce_identity(acc.op, ct)
         declared += (
             [f"{ct.scalar} {acc.name}_best = {first};", f"i64 {acc.name} = 0;"]
-            if acc.op.startswith("arg")
+            if acc.is_position
             else [f"{ct.scalar} {acc.name} = {first};"]
         )
         body += _update(support, acc, ct, values.operand(acc.value), axis.symbol.name)
@@ -51,17 +51,11 @@ def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[st
     return [f"    {line}" for line in lines]
 
 
-def _operand_type(acc: Acc) -> CType:
-    return ctype(acc.value.dtype if acc.op.startswith("arg") else acc.dtype)
-
-
 def _update(support: Support, acc: Acc, ct: CType, x: Operand, position: str) -> list[str]:
     if x.ct != ct:
         x = Operand(f"({conversion(support, x, ct)})", ct, False)
-    if not acc.op.startswith("arg"):
+    if not acc.is_position:
         return [f"{acc.name} = {reduce_update(support, acc.op, Operand(acc.name, ct, False), x)};"]
     best = f"{acc.name}_best"
-    better = f"{x.text} {'>=' if acc.op == 'argmax' else '<='} {best}" + (
-        f" || {x.text} != {x.text}" if ct.is_float else ""
-    )
+    better = f"{x.text} {acc.better}= {best}" + (f" || {x.text} != {x.text}" if ct.is_float else "")
     return [f"if ({better}) {best} = {x.text}, {acc.name} = {position};"]

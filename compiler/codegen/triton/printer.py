@@ -451,7 +451,7 @@ class Printer:
             self._fold_tiles(stage.accs, v, masks, v.outside)
         for a in () if stage.axes else stage.accs:  # reductions over one element
             x = v.operand(a.value)
-            text = "tl.full([], 0, tl.int64)" if a.op.startswith("arg") else prims.conversion(x, ttype(a.dtype))
+            text = "tl.full([], 0, tl.int64)" if a.is_position else prims.conversion(x, ttype(a.dtype))
             v.outside.append(f"{a.name} = {text}")
             self.accs[a.name] = Operand(a.name, ttype(a.dtype), x.dims)
         for store in stage.stores:
@@ -481,7 +481,7 @@ class Printer:
     def _fold(self, acc: Acc, text: str, at: str, x: Operand, out: list[str], stem: str | None = None) -> None:
         """`acc = reduction of a tile along r`, kept as a column."""
         name = stem or acc.name
-        if acc.op.startswith("arg"):
+        if acc.is_position:
             self.need("_" + acc.op)
             out.append(f"{name}_value, {name} = tl.reduce(({text}, {at}), 1, _{acc.op})")
             out.append(f"{name} = {name}[:, None].to(tl.int64)")
@@ -517,7 +517,7 @@ class Printer:
             t = ttype(acc.dtype)
             running = "_" + acc.name
             tile = self._tile(x, None, {}, full)
-            if acc.op.startswith("arg"):
+            if acc.is_position:
                 identity = reduce_identity(acc.op, x.t)
                 declare += [
                     f"{running} = tl.full([XBLOCK, RBLOCK], {identity}, {x.t.held})",
@@ -526,7 +526,7 @@ class Printer:
                         f" {self.itype})"
                     ),
                 ]
-                sign = ">" if acc.op == "argmax" else "<"
+                sign = acc.better
                 better = (
                     f"(({tile}) {sign} {running}) | (({tile}) != ({tile})) & ({running} == {running})"
                     if x.t.is_float

@@ -61,8 +61,8 @@ def scan_loop(printer: Any, stage: Stage, names: Names, masks: dict[str, str]) -
 def _piece(printer: Any, acc: Acc, x: Operand, declare: list[str]) -> list[str]:
     """One accumulator over one piece: the tile of results, and what is carried on."""
     full = frozenset("xr")
-    position = acc.op.startswith("arg")
-    t = ttype(acc.value.dtype if position else acc.dtype)
+    position = acc.is_position
+    t = ttype(acc.folded)
     combine = f"_running_{acc.op}"
     printer.need(combine)
     name, carry = acc.name, f"{acc.name}_carry"

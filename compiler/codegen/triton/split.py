@@ -83,7 +83,7 @@ class _Split:
                 for name in self.reads(st)
                 if name in self.parts and name not in self.folded
             }
-            if self.lay.columns and later and not any(self.parts[name][0].op.startswith("arg") for name in later):
+            if self.lay.columns and later and not any(self.parts[name][0].is_position for name in later):
                 ready = [n for n in range(number + 1, len(self.stages)) if n not in done and self.is_ready(number, n)]
                 self.small([self.stages[n] for n in ready], sorted(later))
                 done.update(ready)
@@ -158,7 +158,7 @@ class _Split:
         for acc in accs:
             x = p.accs[acc.name]
             lines = [(self.scratch("part", acc.dtype, self.rows * self.lay.split), x.text)]
-            if acc.op.startswith("arg"):
+            if acc.is_position:
                 lines.append(
                     (self.scratch("part", acc.value.dtype, self.rows * self.lay.split), f"{x.text}_value[:, None]")
                 )
@@ -204,7 +204,7 @@ class _Split:
     def fold(self, name: str, masks: dict[str, str]) -> list[str]:
         a, parts = self.parts[name]
         t = ttype(a.dtype)
-        if a.op.startswith("arg"):
+        if a.is_position:
             value = ttype(parts[1].dtype)
             out = [
                 f"{name}_parts = {self.tile(parts[1], masks)}{_widen(value)}",

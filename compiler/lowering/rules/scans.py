@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..ir import Axis, LoopNest, Value, cast, const, indirect_symbol, prim
+from ..ir import Axis, LoopNest, Value, cast, const, indirect_symbol, is_position, prim
 from ..context import Lowering, summed
 from ..rule_table import NoRule, rule
 from ..buffer_strides import memory_order, strides_of
@@ -63,7 +63,7 @@ def scan(
     may_scan(lo, shape, dim, value.dtype)
     if is_one(shape[dim]):
         value = summed(value) if op in ("sum", "logaddexp") else value
-        return lo.store(const(0, dtype) if op.startswith("arg") else cast(value, dtype), shape, dtype, stride, suffix)
+        return lo.store(const(0, dtype) if is_position(op) else cast(value, dtype), shape, dtype, stride, suffix)
     b = lo._buffer(lo._node_name() + suffix, shape, dtype, stride)
     along = Axis(dim_symbol(len(shape), dim), shape[dim])
     axes = tuple(a for a in memory_order(shape, b.stride) if a.symbol is not along.symbol)
