@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Sequence
 
-from ..lowering.ir import Axis, Buffer, LoopNest, Value, has_op, load, loads, walk
+from ..lowering.ir import Axis, Buffer, LoopNest, Value, has_op, is_plain_load, load, loads, walk
 from ..lowering.lowered import LoweredStep, View
 from ..lowering.rewrite import Rewriter, positions, value_at
 from ..ops.raising import may_raise
@@ -231,11 +231,9 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     values = walk([p.value])
     if any(value.op in ("philox", "keep_word") for value in values) and not all(e is p.index for _, e in u.loads):
         return False  # (neighbours share their words, as they lie)
-    rows = {
-        a.id for value in values if value.op == "load" and value.args and reads_rows(value) for a in walk(value.args)
-    }
-    reads = sum(1 for value in values if value.op == "load" and value.id not in rows)
-    if c <= CHEAP and (reads <= 1 or _one_of_size(p, values, hints)):
+    rows = {a.id for value in loads([p.value]) if value.args and reads_rows(value) for a in walk(value.args)}
+    reads = sum(value.id not in rows for value in loads([p.value]))
+    if c <= CHEAP and (reads <= 1 or _one_of_size(p, hints)):
         return True
     own = numel_hint([axis.size for axis in p.axes], hints)
     readers = {id(n): n for n, _ in u.loads}
@@ -243,11 +241,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if (
         p.on_gpu
         and c <= GPU_CHEAP
-        and (
-            not _large(p, values, hints)
-            or (len(readers) > 1 or _as_made(p, u, hints))
-            and _one_of_size(p, values, hints)
-        )
+        and (not _large(p, hints) or (len(readers) > 1 or _as_made(p, u, hints)) and _one_of_size(p, hints))
         and sum(numel_hint([axis.size for axis in reader.domain], hints) for reader in readers.values())
         <= GPU_TIMES * own
     ):
@@ -282,24 +276,23 @@ def _as_made(nest: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
     )
 
 
-def _one_of_size(nest: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> bool:
+def _one_of_size(nest: LoopNest, hints: dict[str, int]) -> bool:
     """Whether all but one of the loads are of far less memory than p's result (statistics of channels, a row's mean):
     what is read again is the one large operand, which holds no more bytes than the result."""
-    large = _large(nest, values, hints)
+    large = _large(nest, hints)
     return (
         len(large) == 1
         and large[0].dtype.itemsize <= nest.buffer.dtype.itemsize
-        and not any(value.op == "load" and value.args for value in values)
+        and all(map(is_plain_load, loads([nest.value])))
     )
 
 
-def _large(nest: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> list[Value]:
+def _large(nest: LoopNest, hints: dict[str, int]) -> list[Value]:
     """The loads that go through memory of about p's own size."""
     return [
         value
-        for value in values
-        if value.op == "load"
-        and FEW * _extent_hint(nest, value, hints) > numel_hint([axis.size for axis in nest.axes], hints)
+        for value in loads([nest.value])
+        if FEW * _extent_hint(nest, value, hints) > numel_hint([axis.size for axis in nest.axes], hints)
     ]
 
 

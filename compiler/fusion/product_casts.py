@@ -85,7 +85,7 @@ def _is_cast(nest: LoopNest) -> bool:
     return (
         nest.value.op == "cast"
         and nest.value.dtype == torch.float32
-        and nest.value.args[0].op == "load"
+        and nest.value.args[0].is_load
         and not nest.value.args[0].args
         and nest.mode == "set"
         and nest.reduce_op is None

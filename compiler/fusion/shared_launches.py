@@ -124,7 +124,7 @@ def _is_free(s: Launch, there: Container[Buffer]) -> bool:
         return False
     stores, axis = k.stages[0].stores, k.outer[0].symbol.name
     return all(x.mode == "set" and not x.positions and x.index.coeff(axis) is ONE for x in stores) and all(
-        v.op != "philox" and (v.op != "load" or not v.args and v.attr[1].coeff(axis) in (ONE, ZERO))
+        v.op != "philox" and (not v.is_load or not v.args and v.attr[1].coeff(axis) in (ONE, ZERO))
         for v in walk([x.value for x in stores])
     )
 

@@ -13,7 +13,7 @@ _CAP = 1 << 20
 def own_cost(value: Value) -> int:
     if value.op in ("const", "param", "acc"):
         return 0
-    if value.op == "load":
+    if value.is_load:
         return 1 if not value.args else 2 if reads_rows(value) else 4
     return PRIMS[value.op].cost if value.op in PRIMS else 1
 
@@ -44,7 +44,7 @@ class Costs:
     def __call__(self, root: Value) -> int:
         memo = self.memo
         for v in () if root.id in memo else walk([root], memo):
-            below = 0 if v.op == "load" and v.args and reads_rows(v) else sum(memo[arg.id] for arg in v.args)
+            below = 0 if v.is_load and v.args and reads_rows(v) else sum(memo[arg.id] for arg in v.args)
             memo[v.id] = min(own_cost(v) + below, _CAP)  # (where a row lies is worked out once for the row)
             self._keep.append(v)
         return memo[root.id]

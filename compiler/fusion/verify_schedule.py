@@ -37,7 +37,7 @@ def verify_kernel(kernel: Kernel) -> None:
         known = {*(axis.symbol.name for axis in t.axes), WORD.name, *sizes_known}
         for v in verify_values(t.roots(), where):
             require(v.op != "acc" or v.attr.startswith("product"), f"{where}: {v!r} inside of its template")
-            if v.op == "load":
+            if v.is_load:
                 require(v.attr[0] in params, f"{where}: {v.attr[0]!r} is no parameter")
                 unknown = {
                     name for name in v.attr[1].symbol_names() if name not in known and not name.startswith("ind")
@@ -60,7 +60,7 @@ def verify_kernel(kernel: Kernel) -> None:
                 )
             elif v.op == "param":
                 require((v.attr, v.dtype) in kernel.params, f"{where}: {v!r} is no parameter")
-            elif v.op == "load":
+            elif v.is_load:
                 b, e = v.attr
                 require(b in params, f"{where}: {b!r} is no parameter")
                 require(

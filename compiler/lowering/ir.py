@@ -104,6 +104,7 @@ __all__ = [
     "is_position",
     "reduced_dtype",
     "is_plain_load",
+    "known_position",
     "clear",
 ]
 
@@ -188,9 +189,22 @@ class Value:
     making_for = ""  # origin of the values that are made now
 
     @property
+    def is_load(self) -> bool:
+        return self.op == "load"
+
+    @property
+    def is_const(self) -> bool:
+        return self.op == "const"
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether it is the rounding that eager does between two operators of a low precision type."""
+        return self.op == "cast" and self.attr == "round"
+
+    @property
     def position(self) -> Expr | None:
         """Where a load reads, or what an index stands for; None of any other."""
-        return self.attr[1] if self.op == "load" else self.attr if self.op == "index" else None
+        return self.attr[1] if self.is_load else self.attr if self.op == "index" else None
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -277,7 +291,7 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
     """Conversion as eager converts; nothing where the dtype is right already."""
     if x.dtype == dtype:
         return x
-    if x.op == "const" and not (x.dtype.is_complex or dtype.is_complex) and _const_fits(x.attr, dtype):
+    if x.is_const and not (x.dtype.is_complex or dtype.is_complex) and _const_fits(x.attr, dtype):
         return const(x.attr, dtype)
     return make("cast", dtype, (x,))
 
@@ -300,7 +314,7 @@ def round_to(x: Value, dtype: torch.dtype) -> Value:
 
 def check_index(i: Value, size: Value, message: str) -> Value:
     """`i` if 0 <= i < size; else the kernel fails with `message` ("IndexError: index out of range in self")."""
-    if i.op == "const" and size.op == "const" and 0 <= i.attr < size.attr:
+    if i.is_const and size.is_const and 0 <= i.attr < size.attr:
         return i
     return make("check_index", torch.int64, (i, size), message)
 
@@ -322,10 +336,10 @@ def prim(op: str, *args: Value) -> Value:
         if form != op:
             return args[0] if form == "identity" else prim(form, *args)
     if op in _OF_POSITIONS and args[0].dtype == torch.int64 and all(a.op in ("index", "const") for a in args):
-        e = _position(op, *(integer(a.attr) if a.op == "const" else a.attr for a in args))
+        e = _position(op, *(integer(a.attr) if a.is_const else a.attr for a in args))
         if e is not None:
             return index(e)
-    if args[0].op == "const" or (op in ("logical_and", "logical_or") and args[1].op == "const"):
+    if args[0].is_const or (op in ("logical_and", "logical_or") and args[1].is_const):
         folded = _fold(op, args)
         if folded is not None:
             return folded
@@ -371,13 +385,13 @@ def _fold(op: str, args: tuple[Value, ...]) -> Value | None:
     if op in ("where", "masked"):
         return args[1] if a.attr else args[2]
     if op in ("logical_and", "logical_or") and a.dtype == torch.bool:
-        known, other = (a, args[1]) if a.op == "const" else (args[1], a)
+        known, other = (a, args[1]) if a.is_const else (args[1], a)
         return other if known.attr == (op == "logical_and") else known
     if op == "logical_not" and a.dtype == torch.bool:
         return const(not a.attr, torch.bool)
-    if op in _FOLD and args[1].op == "const":
+    if op in _FOLD and args[1].is_const:
         return const(_FOLD[op](a.attr, args[1].attr), torch.bool)
-    if op in ("add", "mul", "sub") and a.dtype == torch.int64 and args[1].op == "const":
+    if op in ("add", "mul", "sub") and a.dtype == torch.int64 and args[1].is_const:
         r = {"add": operator.add, "mul": operator.mul, "sub": operator.sub}[op](a.attr, args[1].attr)
         return const(r, torch.int64) if -(2**63) <= r < 2**63 else None
     return None
@@ -389,7 +403,7 @@ _indirect: weakref.WeakValueDictionary[str, Value] = weakref.WeakValueDictionary
 def indirect_symbol(value: Value) -> Expr:
     """A symbol for use inside an index expression whose run-time value is `value` (int64, already wrapped and bounds
     checked). `indirect_values()[symbol.name]` gives the value back. A load depends on the values behind its index."""
-    if value.op == "const":
+    if value.is_const:
         return integer(value.attr)
     name = f"ind{value.id}"
     _indirect[name] = value
@@ -628,10 +642,10 @@ def _walk(roots: list[Value], known: Container[int]) -> list[Value]:
 def loads(roots: Iterable[Value]) -> list[Value]:
     roots = list(roots)
     if len(roots) != 1:
-        return [v for v in walk(roots) if v.op == "load"]
+        return [v for v in walk(roots) if v.is_load]
     (root,) = roots
     if root.reads is None:
-        root.reads = tuple([v for v in walk(roots) if v.op == "load"])
+        root.reads = tuple([v for v in walk(roots) if v.is_load])
     return list(root.reads)
 
 
@@ -648,10 +662,15 @@ def has_op(roots: Iterable[Value], op: str) -> bool:
     return any(v.op == op for v in walk(roots))
 
 
+def known_position(v: Value) -> Expr | None:
+    """An int64 as an expression of axes and sizes; None of one that depends on what is in memory, and of others."""
+    return as_expr(v.attr) if v.op in ("index", "const") and v.dtype == torch.int64 and not v.args else None
+
+
 def is_plain_load(v: Value) -> bool:
     """Whether a value is read at a position that no other value gives."""
-    return v.op == "load" and not v.args
+    return v.is_load and not v.args
 
 
 def is_const(v: Value, number: float) -> bool:
-    return v.op == "const" and v.attr == number
+    return v.is_const and v.attr == number

@@ -97,7 +97,7 @@ class Matcher:
                 if v.op == name and v.attr == attr:
                     yield found
             case About(number):
-                if v.op == "const" and math.isclose(v.attr, number, rel_tol=1e-6):
+                if v.is_const and math.isclose(v.attr, number, rel_tol=1e-6):
                     yield found
             case _:
                 if is_const(v, pattern):

@@ -47,7 +47,7 @@ def group_at(ends: Ends, place: Value) -> Value:
     for step in reversed(range(ends.count.bit_length())):
         after = (
             prim("minimum", prim("add", group, const(1 << step, I64)), const(ends.count, I64))
-            if group.op != "const"
+            if not group.is_const
             else const(1 << step, I64)
         )
         group = prim("where", prim("le", ends.at(indirect_symbol(after) - 1), place), after, group)
@@ -108,7 +108,7 @@ def _bisected(group: Value) -> tuple[Ends, Expr] | None:
         if place.args:
             return None
         buffer, e = found["end"].attr
-        if before.op == "const":
+        if before.is_const:
             if before.attr != 0 or not is_const(after, step) or step != 1 << count.bit_length() - 1:
                 return None
             index = next(iter(known))[1] if known else e

@@ -146,7 +146,7 @@ class Rewriter:
         new_args = tuple(self.memo[a.id] for a in args)
         if op == "cast":
             (x,) = new_args
-            if self.drop_rounding and x.op == "cast" and x.attr == "round" and _widens(x, v.dtype):
+            if self.drop_rounding and x.is_rounding and _widens(x, v.dtype):
                 inner = x.args[0]
                 return inner if inner.dtype == v.dtype else cast(inner, v.dtype)
             if x is args[0]:

@@ -52,7 +52,7 @@ def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
                 value.dtype == (torch.bool if row.truth else args[-1].dtype),
                 f"{where}: {value!r} has the wrong dtype",
             )
-        elif value.op == "load":
+        elif value.is_load:
             require(
                 isinstance(value.attr[0], Buffer) and isinstance(value.attr[1], Expr), f"{where}: {value!r} is no load"
             )
@@ -190,7 +190,7 @@ def verify_nest(nest: LoopNest, known: set[Buffer], hints: Mapping[str, int]) ->
     strict = unmasked([nest.value])
     empty = 0 in sizes.values()
     for value in values:
-        if value.op == "load":
+        if value.is_load:
             b, e = value.attr
             require(b in known or b.kind == "constant", f"{where}: reads {b!r}, which is not there yet")
             for name in e.symbol_names():

@@ -23,6 +23,7 @@ from ...lowering.ir import (
     Axis,
     Kernel,
     Stage,
+    has_op,
     Store,
     Value,
     indirect_symbol,
@@ -268,7 +269,7 @@ def _varying(values: list[Value], names: set[str], known: bool, outer: bool) -> 
     `known` yet, all that is read or computed may. `outer`: whether locals and accumulators are one a lane."""
 
     def differs(v: Value) -> bool:
-        if v.op == "load" and (not known or outer and v.attr[0].scope == "local"):
+        if v.is_load and (not known or outer and v.attr[0].scope == "local"):
             return True
         return bool(v.symbols & names) or v.op == "acc" and outer
 
@@ -547,7 +548,7 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
     if any(store.index.coeff(v.symbol.name) is not ONE for store in kernel.stages[0].stores):
         return
     values = kernel.stages[0].values()
-    if any(value.op == "masked" for value in values):  # (what is read under a condition is not read in whole rows)
+    if has_op(kernel.stages[0].roots(), "masked"):  # (what is read under a condition is not read in whole rows)
         return
     strided = [
         value

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from typing import Callable
+
 import torch
 
 from ...lowering.ir import Kernel, Stage, Store, Value, const, make, prim
@@ -46,9 +48,9 @@ def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
         if ready:
             args = [made[arg.id, dtype] if n in moved else arg for n, arg in enumerate(v.args)]
             made[k] = None if any(arg is None for arg in args) else _rebuilt(v, args)
-        elif v.op == "load" and v.dtype == dtype:
+        elif v.is_load and v.dtype == dtype:
             made[k] = make("load", BITS, v.args, v.attr)
-        elif v.op == "const":
+        elif v.is_const:
             made[k] = const(
                 int(torch.tensor(float(v.attr), dtype=torch.float64).to(dtype).view(torch.int16)) & 0xFFFF, BITS
             )
@@ -70,13 +72,16 @@ _MOVED = {
 
 
 def _rebuilt(value: Value, args: list[Value]) -> Value:
-    sign, rest = const(0x8000, BITS), const(0x7FFF, BITS)
-    if value.op == "cast":
-        return args[0]
-    if value.op == "neg":
-        return prim("bitwise_xor", args[0], sign)
-    if value.op == "abs":
-        return prim("bitwise_and", args[0], rest)
-    if value.op == "copysign":
-        return prim("bitwise_or", prim("bitwise_and", args[0], rest), prim("bitwise_and", args[1], sign))
-    return prim(value.op, *args)
+    on_bits = _ON_BITS.get(value.op)
+    return prim(value.op, *args) if on_bits is None else on_bits(*args)
+
+
+_SIGN, _REST = 0x8000, 0x7FFF
+_ON_BITS: dict[str, Callable[..., Value]] = {
+    "cast": lambda x: x,
+    "neg": lambda x: prim("bitwise_xor", x, const(_SIGN, BITS)),
+    "abs": lambda x: prim("bitwise_and", x, const(_REST, BITS)),
+    "copysign": lambda x, sign: prim(
+        "bitwise_or", prim("bitwise_and", x, const(_REST, BITS)), prim("bitwise_and", sign, const(_SIGN, BITS))
+    ),
+}

@@ -202,7 +202,7 @@ class _Marker(Rewriter):
             and value.op in ("lt", "ge", "le", "gt")
             and value.args[0].op == "index"
             and not value.args[0].args
-            and value.args[1].op == "const"
+            and value.args[1].is_const
         ):
             e = value.args[0].attr - int(value.args[1].attr)
             if self.vector in e.symbol_names() and in_long_pieces(e, self.vector, self.lanes, self.hints):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Kernel, Stage, Value, cast, const, index, make, prim, walk
+from ...lowering.ir import Kernel, Stage, Value, cast, const, index, known_position, make, prim, walk
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, integer, maximum, minimum
 
@@ -74,9 +74,9 @@ class _Shortener(Rewriter):
             return make("cast", v.dtype, (cast(v.args[0], torch.int32),), v.attr)
         if v.op not in _COMPARISONS or v.args[0].dtype != torch.int64:
             return v
-        if not all(arg.op in ("index", "const") and not arg.args for arg in v.args):
+        a, b = map(known_position, v.args)
+        if a is None or b is None:
             return self._beside_numbers(v)
-        a, b = (integer(arg.attr) if arg.op == "const" else arg.attr for arg in v.args)
         if not (a - b).is_affine or not (a - b).symbol_names():
             return v
         return make(v.op, torch.bool, (index(a - b, torch.int32), const(0, torch.int32)))

@@ -94,7 +94,7 @@ def _fits(v: Value, storage: str) -> bool:
         if v.op == "cast" and ctype(v.args[0].dtype).storage == storage:
             continue
         if (
-            v.op == "const"
+            v.is_const
             and const(v.attr, v.dtype).attr
             == const(v.attr, torch.bfloat16 if storage == "bf16" else torch.float16).attr
         ):
@@ -114,7 +114,7 @@ def _always_inside(expr: Expr, buffer: Buffer) -> bool:
     return (
         position is not None
         and position.op == "check_index"
-        and position.args[1].op == "const"
+        and position.args[1].is_const
         and all(size.is_const and size.value > 0 for size in sizes)
         and position.args[1].attr <= mul_all(sizes).value
     )
@@ -191,7 +191,7 @@ class StageValues(GuardedValues):
             level = LEVEL_PIECE
         elif value.position is not None:
             level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in value.symbols)])
-            if value.op == "load" and value.attr[0].scope == "local":
+            if value.is_load and value.attr[0].scope == "local":
                 level = max(level, self.axis_level.get("", LEVEL_ITEM))
         elif value.op == "acc":
             level = max(level, self.acc_operand(value.attr)[1])
@@ -237,7 +237,7 @@ class StageValues(GuardedValues):
 
     def _statement(self, value: Value, guard: Guard, level: int) -> tuple[str, ...]:
         ct = ctype(value.dtype)
-        if value.op == "const":
+        if value.is_const:
             text = literal(value.attr, ct)
             return (f"({text})" if text.startswith("-") else text,)
         if value.op == "param":
@@ -247,7 +247,7 @@ class StageValues(GuardedValues):
         if value.op == "cast" and ctype(value.args[0].dtype) == ct:
             return self.scope.names[self.key(value.args[0], self.guard_of(value.args[0], guard))]
         vector = level == LEVEL_VECTOR
-        stem = {"load": value.attr[0].name + "_at" if value.op == "load" else "", "cast": "as_" + ct.storage}.get(
+        stem = {"load": value.attr[0].name + "_at" if value.is_load else "", "cast": "as_" + ct.storage}.get(
             value.op, value.op
         )
         name = self.scope.fresh(stem)

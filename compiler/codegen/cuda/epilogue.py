@@ -150,14 +150,14 @@ class Epilogue:
         return self._let(value, f"{name}({', '.join(f'{{{k}}}' for k in range(len(args)))})", *args)
 
     def _statement(self, value: Value) -> Pair:
-        if value.op == "const" and value.dtype in FLOATS:
+        if value.is_const and value.dtype in FLOATS:
             text = _literal(value.attr)
             return Pair(text, text, False)
         if value.op == "acc" and value.attr == self.acc:
             return Pair("v0", "v1", True)
-        if value.op == "load" and value.dtype is torch.bool or value.op == "lt" and value.args[0].op == "philox":
+        if value.is_load and value.dtype is torch.bool or value.op == "lt" and value.args[0].op == "philox":
             return self._truth(value)
-        if value.op == "load":
+        if value.is_load:
             return self._load(value)
         if (
             value.dtype not in FLOATS
@@ -313,7 +313,7 @@ class Epilogue:
     def _truth(self, value: Value) -> Pair:
         name = self._name()
         self.bits[value.id] = name
-        text = self._bytes(value, name) if value.op == "load" else self._drawn(value, name)
+        text = self._bytes(value, name) if value.is_load else self._drawn(value, name)
         self.functions["exchanged"] = None
         self.fours += [f"u32 {name} = {text}, {name}_of[2];", f"exchanged({name}, lane, {name}_of);"]
         return Pair(f"({name}_of[h] >> 4 * i & 1)", f"({name}_of[h] >> (4 * i + 1) & 1)", True)
@@ -341,11 +341,11 @@ class Epilogue:
         """Which numbers of a dropout are below its threshold."""
         word, limit = value.args
         *state, at, threads, vector = word.args
-        if limit.op != "const" or not 0 <= limit.attr < 1 << 32 or at.op != "index" or at.args or threads.op != "const":
+        if not limit.is_const or not 0 <= limit.attr < 1 << 32 or at.op != "index" or at.args or not threads.is_const:
             raise NotPrintable("random numbers that are no dropout's")
         e = tidy(at.attr.subs(self.places), self.ranges)
         if (
-            vector.op != "const"
+            not vector.is_const
             or vector.attr not in (4, 8)
             or any(not is_plain_load(x) or not x.attr[1].is_const for x in state)
             or not _are_neighbours(e, 4)

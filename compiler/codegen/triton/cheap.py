@@ -98,7 +98,7 @@ def needs_precision(kernel: Kernel) -> set[int]:
             todo += [(known[name], True) for name in store.index.symbol_names() if name in known]
         todo += [(acc.value, True) for acc in st.accs if acc.is_position]
         for v in walk([acc.value for acc in st.accs] + [s.value for s in st.stores]):
-            if v.op in _DISCRETE or v.op == "load" or (v.op == "cast" and not v.dtype.is_floating_point):
+            if v.op in _DISCRETE or v.is_load or (v.op == "cast" and not v.dtype.is_floating_point):
                 todo += [(arg, True) for arg in v.args]
     seen: set[tuple[int, bool]] = set()
     while todo:

@@ -120,7 +120,7 @@ def with_stored_values(kernel: Kernel) -> Kernel:
                 and not any(id(b) in written for b, _ in reads)
             ):
                 same = [s.value] if s.value.dtype == s.buffer.dtype else []
-                if s.value.op == "cast" and s.value.attr == "round":  # eager's tensor is the rounded one
+                if s.value.is_rounding:  # eager's tensor is the rounded one
                     same.append(s.value.args[0])
                 stored.update((v.id, (s.buffer, s.index)) for v in same)
                 keep += same

@@ -68,7 +68,7 @@ def find_product(kernel: Kernel) -> Product | None:
     first, acc = sums
     v = acc.value
     a, b = (
-        arg.args[0] if arg.op == "cast" and arg.dtype == torch.float32 and arg.attr != "round" else arg
+        arg.args[0] if arg.op == "cast" and arg.dtype == torch.float32 and not arg.is_rounding else arg
         for arg in v.args
     )
     if a.dtype != b.dtype or a.dtype not in DTYPES or kernel.checks and has_op([a, b], "check_index"):
@@ -280,7 +280,7 @@ def print_product(printer: Printer, product: Product) -> tuple[Function, str]:
             v.emit([value])
             x, full = v.operand(value), frozenset((kept, "r"))
             text = x.text if full <= x.dims else f"tl.broadcast_to({x.text}, {shape(full)})"
-            if value.op != "load" and not whole:
+            if not value.is_load and not whole:
                 text = f"tl.where({dim}mask, {text}, 0.0)"  # (what is computed from zeros may be anything)
             outside += v.outside
             tiles += [*v.inside, f"{dim} = ({text}).to({ttype(value.dtype).stored})"]

@@ -7,7 +7,7 @@ the reduced axes. What must not be evaluated everywhere has a guard (../guarded.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Iterable
+from typing import Callable, ClassVar, Iterable
 
 import torch
 
@@ -182,32 +182,31 @@ class Values(GuardedValues):
         return Operand(name, ttype(value.dtype), dims)
 
     def _statement(self, value: Value, guard: Guard) -> Operand:
+        return self._OWN.get(value.op, Values._computed)(self, value, guard)
+
+    def _arguments(self, value: Value, guard: Guard) -> list[Operand]:
+        return [self.operand(a, g) for a, g in self.operands(value, guard)[: len(value.args)]]
+
+    def _const(self, value: Value, guard: Guard) -> Operand:
         t = ttype(value.dtype)
-        if value.op == "const":
-            text = literal(value.attr, t)
-            return Operand(f"({text})" if text.startswith("-") else text, t, is_literal=True)
-        if value.op == "param":
-            return Operand(value.attr, t)
-        if value.op == "acc":
-            return self.acc(value.attr)
-        if value.op == "load":
-            return self._load(value, guard)
-        if value.op == "index":
-            return self._index(value)
-        if value.op == "philox":
-            return self._philox(value, guard)
-        if value.op == "keep_word":
-            return self._keep_word(value, guard)
-        args = [self.operand(a, g) for a, g in self.operands(value, guard)[: len(value.args)]]
+        text = literal(value.attr, t)
+        return Operand(f"({text})" if text.startswith("-") else text, t, is_literal=True)
+
+    def _param(self, value: Value, guard: Guard) -> Operand:
+        return Operand(value.attr, ttype(value.dtype))
+
+    def _acc(self, value: Value, guard: Guard) -> Operand:
+        return self.acc(value.attr)
+
+    def _cast(self, value: Value, guard: Guard) -> Operand:
+        t, (x,) = ttype(value.dtype), self._arguments(value, guard)
+        if x.t == t or x.t.held == t.held and not t.low_precision and x.t.kind == t.kind and not x.is_literal:
+            return Operand(x.text, t, x.dims, x.is_literal)
+        return self._let("as_" + t.stored.removeprefix("tl."), conversion(x, t), value, x.dims)
+
+    def _computed(self, value: Value, guard: Guard) -> Operand:
+        t, args = ttype(value.dtype), self._arguments(value, guard)
         dims = frozenset().union(*(arg.dims for arg in args))
-        if value.op == "cast":
-            if args[0].t == t or (
-                args[0].t.held == t.held and not t.low_precision and args[0].t.kind == t.kind and not args[0].is_literal
-            ):
-                return Operand(args[0].text, t, args[0].dims, args[0].is_literal)
-            return self._let("as_" + t.stored.removeprefix("tl."), conversion(args[0], t), value, dims)
-        if value.op == "check_index":
-            return self._check(value, args, guard, dims)
         short = self._short(value)
         text = (
             short_text(short[0], args[0], self.need)
@@ -399,7 +398,7 @@ class Values(GuardedValues):
         ]
         return self.index(expr.subs(where) // n), " & ".join(parts)
 
-    def _index(self, value: Value) -> Operand:
+    def _index(self, value: Value, guard: Guard) -> Operand:
         e, t = value.attr, ttype(value.dtype)
         if e.is_const:
             return Operand(literal(e.value, t), t, is_literal=True)
@@ -471,8 +470,9 @@ class Values(GuardedValues):
         name = self._let("philox", text, value, dims).text
         return Operand(f"{name}.to(tl.int64)", ttype(value.dtype), dims, narrow=name, unsigned=True)
 
-    def _check(self, value: Value, args: list[Operand], guard: Guard, dims: frozenset[str]) -> Operand:
-        i, n = args
+    def _check(self, value: Value, guard: Guard) -> Operand:
+        i, n = self._arguments(value, guard)
+        dims = i.dims | n.dims
         mask, over = self.mask(dims, guard)
         good = f"(0 <= {i.text}) & ({i.text} < {n.text})"
         wide = dims | over
@@ -482,6 +482,19 @@ class Values(GuardedValues):
         message = value.attr.partition(": ")[2] or value.attr
         target.append(f"tl.device_assert({inverted}, {message!r})")
         return self._let("checked", i.text if not i.is_literal else f"tl.full([], {i.text}, {i.t.held})", value, dims)
+
+    # what is printed in a way of its own; the rest is computed from its operands
+    _OWN: ClassVar[dict[str, Callable[["Values", Value, Guard], Operand]]] = {
+        "const": _const,
+        "param": _param,
+        "acc": _acc,
+        "load": _load,
+        "index": _index,
+        "cast": _cast,
+        "check_index": _check,
+        "philox": _philox,
+        "keep_word": _keep_word,
+    }
 
     # ---- stores
     def store(self, buffer: Buffer, expr: Expr, value: Value, mode: str, tile: frozenset[str]) -> None:

@@ -309,7 +309,7 @@ def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     made_of_x: set[int] = set()  # ids of locals that are computed from reads of x
 
     def reads_x(v: Value) -> bool:
-        return v.op == "load" and (v.attr[0] is x or id(v.attr[0]) in made_of_x)
+        return v.is_load and (v.attr[0] is x or id(v.attr[0]) in made_of_x)
 
     alone = on_gpu and not kernel.stages[stored_in].axes
     for k, st in enumerate(kernel.stages):

@@ -48,7 +48,7 @@ def updated_inputs(lowered: LoweredGraph) -> tuple[list[LoweredStep], dict[Buffe
 def _copies(nest: LoopNest, buffer: Buffer) -> bool:
     """Whether a nest stores each element of x where x has it."""
     load = nest.value
-    return nest.mode == "set" and not nest.reduce_axes and load.op == "load" and load.attr == (buffer, nest.index)
+    return nest.mode == "set" and not nest.reduce_axes and load.is_load and load.attr == (buffer, nest.index)
 
 
 class _Uses:

@@ -112,9 +112,7 @@ PATTERNS = (
 
 def _saved(finder: Finder, found: Match, dead: Sequence[Any]) -> bool:
     """Whether nothing makes the products of a match any more. (The products of a library's call are nowhere.)"""
-    return all(
-        any(s is finder.made[product.attr[0]] for s in dead) for product in found.products if product.op == "load"
-    )
+    return all(any(s is finder.made[product.attr[0]] for s in dead) for product in found.products if product.is_load)
 
 
 def _bundles(found: Sequence[Match]) -> list[Bundle]:

@@ -47,7 +47,7 @@ def negated(value: Value) -> Value:
 
 def _condition(value: Value, keep: Callable[[float], bool]) -> Value | None:
     """The condition for keep(v), where v is one of two numbers."""
-    if value.op == "where" and all(arg.op == "const" for arg in value.args[1:]):
+    if value.op == "where" and all(arg.is_const for arg in value.args[1:]):
         c, a, b = value.args[0], value.args[1].attr, value.args[2].attr
     elif value.op == "cast" and value.args[0].dtype == torch.bool:
         c, a, b = value.args[0], 1, 0
@@ -74,9 +74,9 @@ def _rewritten(value: Value, args: tuple[Value, ...]) -> Value:
 def _comparison(value: Value, args: tuple[Value, ...]) -> Value:
     """With a number on the right, which decides a choice between two numbers."""
     op, (a, b) = value.op, args
-    if a.op == "const":
+    if a.is_const:
         a, b, op = b, a, _MIRRORED[op]
-    if b.op == "const":
+    if b.is_const:
         number, test = b.attr, _COMPARE[op]
         found = _condition(a, lambda x: test(x, number))
         if found is not None:
@@ -120,7 +120,7 @@ def _sum(value: Value, args: tuple[Value, ...]) -> Value | None:
 def _scaled(value: Value, args: tuple[Value, ...]) -> Value | None:
     """A positive factor of a choice that ends in -inf is one of its first number."""
     x, factor = args
-    if not (_masks(x) and factor.op == "const" and 0 < factor.attr < math.inf):
+    if not (_masks(x) and factor.is_const and 0 < factor.attr < math.inf):
         return None
     seen, number, low = x.args
     return _choice(seen, prim(value.op, number, factor), low)
@@ -154,7 +154,7 @@ def _converted(x: Value, dtype: torch.dtype, attr: Any = None) -> Value:
     """
     if x.dtype == dtype:
         return x
-    if x.op == "cast" and x.attr == "round" and dtype.is_floating_point and dtype.itemsize > x.dtype.itemsize:
+    if x.is_rounding and dtype.is_floating_point and dtype.itemsize > x.dtype.itemsize:
         return cast(x.args[0], dtype)
     if x.op == "where" and "const" in (x.args[1].op, x.args[2].op) and dtype.is_floating_point:
         return _choice(x.args[0], _converted(x.args[1], dtype), _converted(x.args[2], dtype))
@@ -163,7 +163,7 @@ def _converted(x: Value, dtype: torch.dtype, attr: Any = None) -> Value:
 
 def _choice(c: Value, a: Value, b: Value) -> Value:
     """where(c, a, b) with -inf last, or 0."""
-    if is_const(a, -math.inf) or is_const(a, 0) and b.op != "const":
+    if is_const(a, -math.inf) or is_const(a, 0) and not b.is_const:
         c, a, b = negated(c), b, a
     if is_const(b, -math.inf) and a.op == "where" and is_const(a.args[2], -math.inf):
         return prim("where", prim("logical_and", c, a.args[0]), a.args[1], b)

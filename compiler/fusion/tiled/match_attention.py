@@ -111,7 +111,7 @@ def _softmax(finder: Finder, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[
             (
                 arg
                 for arg in p.args
-                if not any(v.op == "load" and finder.leads(v.attr[0]) or v.op == "acc" for v in walk([arg]))
+                if not any(v.is_load and finder.leads(v.attr[0]) or v.op == "acc" for v in walk([arg]))
             ),
             None,
         )

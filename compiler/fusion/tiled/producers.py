@@ -169,7 +169,7 @@ class Finder:
 
     def producer(self, value: Value) -> LoopNest | None:
         """The element-wise nest that made what is loaded."""
-        return self.maker(value.attr[0]) if value.op == "load" else None
+        return self.maker(value.attr[0]) if value.is_load else None
 
     def maker(self, buffer: Buffer) -> LoopNest | None:
         """The element-wise nest that made a buffer."""
@@ -284,7 +284,7 @@ class Finder:
     def row(self, v: Value, op: str, ranges: dict[str, tuple]) -> Value:
         """What is reduced over the keys to the number of a row `v`, over the axes of `ranges`."""
         v = self.peeled(v, ranges)
-        nest = self.made.get(v.attr[0]) if v.op == "load" else None
+        nest = self.made.get(v.attr[0]) if v.is_load else None
         if not isinstance(nest, LoopNest) or nest.reduce_op != op or nest.scan or len(nest.reduce_axes) != 1:
             raise NoMatch
         over = nest.reduce_axes[0]
@@ -314,7 +314,7 @@ class Finder:
         if any(item.op in _COSTLY for item in values):
             return False
         each = [item for item in values if len(along[item.id]) == 2]
-        if any(v.op == "load" for v in each):
+        if any(v.is_load for v in each):
             return len(reads) == 1 and len(values) <= WITH_LOADS
         return len(reads) <= OF_SIDES and len(values) <= INDEX_ONLY and len(each) <= WITH_LOADS
 

@@ -140,7 +140,7 @@ def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any
 def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
     """What element-wise operators compute, in the place of their result, where nothing but the padding reads it (nor
     what leads to it): it is then computed where it is padded."""
-    if x.value.op != "load":
+    if not x.value.is_load:
         return x
     alone = {lo.node: True}  # whether an operator serves nothing but the padding
     ranges = ranges_of(x.shape)

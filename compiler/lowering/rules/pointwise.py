@@ -8,9 +8,9 @@ from typing import Any, Callable
 import torch
 
 from ...ops.closed_set import POINTWISE
-from ...symbolic.expr import as_expr, eq, ge, gt, le, lt, ne
+from ...symbolic.expr import eq, ge, gt, le, lt, ne
 from ...symbolic.simplify import known
-from ..ir import Value, cast, check_index, const, prim
+from ..ir import Value, cast, check_index, const, known_position, prim
 from ..primitives import PRIMS
 from ..context import BETWEEN, Lowering
 from ..rule_table import RULES, NoRule, rule
@@ -252,9 +252,10 @@ def _compare(name: str) -> Callable:
 
 def _decided(name: str, x: Value, value: Value, lo: Lowering) -> bool | None:
     """The truth of a comparison of positions where the shape decides it (row >= 0)."""
-    if x.dtype != torch.int64 or any(v.op not in ("index", "const") for v in (x, value)):
+    a, b = known_position(x), known_position(value)
+    if a is None or b is None:
         return None
-    return known(_RELATIONS[name](as_expr(x.attr), as_expr(value.attr)), ranges_of(lo.out_shape()))
+    return known(_RELATIONS[name](a, b), ranges_of(lo.out_shape()))
 
 
 _RELATIONS = {"eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge}

@@ -131,7 +131,7 @@ def _safe_mean(lo: Lowering, value: Value, shape: Sequence[Any], dims: Sequence[
     )
     whole = operand_count(shape, dims, value.dtype)
     if small != 1:
-        whole = C(whole.attr * small, value.dtype) if whole.op == "const" else prim("mul", whole, C(small, value.dtype))
+        whole = C(whole.attr * small, value.dtype) if whole.is_const else prim("mul", whole, C(small, value.dtype))
     return lo.store(prim("div", s.value, whole), s.shape, value.dtype, suffix="_mean")
 
 
@@ -156,7 +156,7 @@ def var_mean(
     mean, m2 = moments(lo, x, dims, dt)
     n = operand_count(x.shape, dims, dt)
     c = 1 if correction is None else correction
-    if n.op == "const":
+    if n.is_const:
         below = C(max(n.attr - c, 0.0), dt)
     else:
         below = prim("maximum", prim("sub", n, operand(c, dt)), C(0, dt))

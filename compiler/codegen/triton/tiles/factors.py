@@ -52,7 +52,7 @@ def by_powers_of_two(root: Value, of_tile: Callable[[Value], bool]) -> Value:
         new = with_operands(value, args)
         if new.op == "exp" and new.dtype == torch.float32:
             return prim("exp2", _times(new.args[0], LOG2E, of_tile))
-        if new.op == "div" and new.dtype == torch.float32 and new.args[1].op == "const":
+        if new.op == "div" and new.dtype == torch.float32 and new.args[1].is_const:
             return _times(new, 1.0, of_tile)
         return new
 
@@ -69,7 +69,7 @@ def needed(value: Value, zero: bool = True) -> dict[int, Value]:
         and a[0].dtype.is_floating_point
         or name == "mul"
         and not zero
-        and a[1].op == "const"
+        and a[1].is_const
         and a[1].attr > 0
     ):
         return needed(a[0], zero)

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
-from ....lowering.ir import Axis, Value, walk, numel
+from ....lowering.ir import Axis, Value, known_position, numel, walk
 from ....lowering.rewrite import Rewriter
 from ....symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .plans import held
@@ -44,11 +44,11 @@ def conjuncts(value: Value) -> list[Value]:
 
 def bound_of(value: Value, t: Any) -> Bound | None:
     """What a comparison of positions says of the keys of a template."""
-    if value.op not in ("lt", "le", "gt", "ge") or not all(
-        arg.op in ("index", "const") and arg.dtype == torch.int64 for arg in value.args
-    ):
+    if value.op not in ("lt", "le", "gt", "ge"):
         return None
-    a, b = (integer(arg.attr) if arg.op == "const" else arg.attr for arg in value.args)
+    a, b = map(known_position, value.args)
+    if a is None or b is None:
+        return None
     e, key = a - b, t.keys.symbol
     sign = e.coeff(key.name)
     if sign is None or not sign.is_const or abs(sign.value) != 1:
@@ -81,8 +81,8 @@ def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
             if (
                 v.op in _DEAR
                 or v.args
-                and v.op == "load"
-                or v.op == "load"
+                and v.is_load
+                or v.is_load
                 and key in names
                 and names & rows
                 or any(name.startswith("ind") for name in names)

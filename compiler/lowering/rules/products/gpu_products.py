@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ....symbolic.expr import Expr, as_expr
-from ...ir import Buffer, LoopNest, Value, const, index, loads, make, prim, walk
+from ...ir import Buffer, LoopNest, Value, const, index, loads, make, prim
 from ...context import Lowering
 from ...promote import operand
 from ...ref import Ref, dim_symbol, is_one, numel, ranges_of, ref_of_buffer, remap, same, strided
@@ -137,7 +137,7 @@ def sum_of_products(lo: Lowering, a: Value, b: Value, shape: tuple) -> Ref:
 
 def _exactly(v: Value) -> Value:
     """A value of 16 bits in float32. Its rounding stays, whatever fusion drops: tensor cores take 16 bits."""
-    if v.op == "cast" and v.attr == "round":
+    if v.is_rounding:
         v = make("cast", v.dtype, v.args)
     return make("cast", torch.float32, (v,))
 
@@ -248,8 +248,8 @@ def _bytes_behind(lo: Lowering, b: Ref) -> float:
     todo = [b.value]
     seen: set[Buffer] = set()
     while todo:
-        for v in walk([todo.pop()]):
-            if v.op != "load" or v.attr[0] in seen:
+        for v in loads([todo.pop()]):
+            if v.attr[0] in seen:
                 continue
             buffer = v.attr[0]
             seen.add(buffer)
