@@ -77,7 +77,6 @@ HELPERS = {
     ),
     **_gelu_forms(),
 }
-_CALLS = {"_short_tanh": ("_exp2", "_reciprocal"), "_short_erf_plus_1": ("_exp2", "_reciprocal")}
 _FACTORS = frozenset(("mul", "div", "neg", "where", "masked"))  # what passes a relative error on as it is
 
 
@@ -161,24 +160,22 @@ def cheap_expression(value: Value, t: TType, args: list[Operand], need: Need, ba
     if t.held != "tl.float32" or backend != "cuda":
         return None
 
-    def call(name: str, *texts: str) -> str:
-        for n in (*_CALLS.get(name, ()), name):
-            need(n)
-        return f"{name}({', '.join(texts)})"
-
-    m = [materialised(arg) for arg in args]
-    if value.op == "exp":
-        return call("_exp2", f"{m[0]} * {LOG2E}")
-    if value.op == "exp2":
-        return call("_exp2", m[0])
-    if value.op == "tanh":
-        return call("_short_tanh", m[0])
-    if value.op == "sigmoid":
-        need("_exp2")
-        return call("_reciprocal", f"1.0 + _exp2({m[0]} * {-LOG2E})")
     if value.op == "div" and not args[0].is_literal:
         return by_power_of_two(*args) or f"{args[0].text} / {args[1].text}"
-    return None
+    if value.op not in _CHEAP:
+        return None
+    text, helpers = _CHEAP[value.op]
+    for name in helpers:
+        need(name)
+    return text.format(materialised(args[0]))
+
+
+_CHEAP = {  # operator -> its text, and what that calls
+    "exp": (f"_exp2({{}} * {LOG2E})", ("_exp2",)),
+    "exp2": ("_exp2({})", ("_exp2",)),
+    "tanh": ("_short_tanh({})", ("_exp2", "_reciprocal", "_short_tanh")),
+    "sigmoid": (f"_reciprocal(1.0 + _exp2({{}} * {-LOG2E}))", ("_exp2", "_reciprocal")),
+}
 
 
 def short_form(value: Value, rounded: torch.dtype | None) -> tuple[str, Value] | None:
