@@ -177,3 +177,16 @@ def test_gradients_of_losses_by_name_with_sizes_that_change(reduction):
     for n, c in ((4, 5), (6, 3)):
         args = torch.randn(n) if reduction == 0 else torch.randn(()), torch.randn(n, c), torch.randint(0, c, (n,))
         torch.testing.assert_close(h(*args), f(*args))
+
+
+def test_means_of_what_is_written_in_small_dtypes():
+    i = torch.tensor([[0, 0, 2], [0, 3, 2]])
+    for dtype in (torch.int8, torch.float64):
+        x, s = torch.arange(-6, 6).reshape(4, 3).to(dtype), torch.tensor([[5, -4, 1], [-8, 2, 9]], dtype=dtype)
+        same(lambda x, i, s: torch.scatter_reduce(x, 0, i, s, "mean", include_self=False), x, i, s)
+        same(lambda x, i, s: torch.index_reduce(x, 0, i[0], s.mT[:, :1].expand(3, 3), "mean"), x, i, s)
+
+
+def test_a_dropout_that_drops_nothing_draws_nothing():
+    x = torch.randn(3, 4).t()
+    same(lambda x: (*torch.native_dropout(x, 0.5, False), *torch.native_dropout(x, 0.0, True)), x)

@@ -30,16 +30,13 @@ BORROWED = """
     _chunk_cat _euclidean_dist _softmax_backward_data _unsafe_masked_index _unsafe_masked_index_put_accumulate addmv
     addr binary_cross_entropy_with_logits block_diag channel_shuffle deg2rad diag_embed dist dot heaviside
     linalg_cross linspace.Tensor_Scalar linspace.Tensor_Tensor logaddexp2 logspace.Scalar_Tensor
-    logspace.Tensor_Scalar logspace.Tensor_Tensor logspace max_pool2d_with_indices_backward multi_margin_loss
+    logspace.Tensor_Scalar logspace.Tensor_Tensor logspace multi_margin_loss
     multilabel_margin_loss_forward mv mvlgamma narrow_copy native_dropout_backward polar rad2deg sinc soft_margin_loss
     special_entr special_xlog1py trace unfold_copy unfold_backward vdot""".split()
-ON_CPU = frozenset((aten.max_pool2d_with_indices_backward.default,))  # a GPU has a rule (lowering/rules/pooling.py)
 
 
 def _borrow(op: Any, function: Callable) -> Callable[..., Any]:
     def decompose(builder: Builder, *args: Any, **kwargs: Any) -> Any:
-        if op in ON_CPU and args[0].meta["val"].device.type != "cpu":
-            return NotImplemented
         return _record(builder, op, function, args, kwargs)
 
     return decompose

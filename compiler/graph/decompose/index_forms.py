@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
@@ -185,45 +185,6 @@ def _shuffled(builder: Builder, x: Node, y: Node, order: list[int], shape: list[
     y = builder.view(builder.emit(aten.clone.default, y, memory_format=torch.contiguous_format), shape)
     fmt = suggest_format(meta) if meta.device.type == "cpu" else torch.contiguous_format
     return y if fmt is torch.contiguous_format else builder.emit(aten.clone.default, y, memory_format=fmt)
-
-
-# ---- means of what is written to one place
-def _mean(builder: Builder, x: Node, total: Any, counts: Any) -> Node:
-    """total / how many values a place received (eager divides integers towards minus infinity); places that received
-    none keep theirs.
-    """
-    meta = x.meta["val"]
-    none = builder.compare("eq", counts, 0)
-    n = builder.where(none, 1, counts)
-    mean = (
-        builder.call(aten.div.Tensor, total, n)
-        if meta.dtype.is_floating_point
-        else builder.call(aten.div.Tensor_mode, total, n, rounding_mode="floor")
-    )
-    return builder.where(none, x, mean)
-
-
-def _mean_of_writes(add: Any) -> Callable:
-    """The decomposition of a write that takes means: sums over counts, both written by `add`."""
-
-    def f(
-        builder: Builder, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
-    ) -> Any:
-        meta, s = x.meta["val"], source.meta["val"]
-        if reduce != "mean" or meta.dtype.is_complex or meta.device.type != "cpu":
-            return NotImplemented
-        total = builder.call(
-            add, x if include_self else builder.full(meta.shape, 0, meta.dtype, meta.device), dim, index, source
-        )
-        first = builder.full(meta.shape, int(include_self), meta.dtype, meta.device)
-        counts = builder.call(add, first, dim, index, builder.full(s.shape, 1, meta.dtype, meta.device))
-        return _mean(builder, x, total, counts)
-
-    return f
-
-
-decomposition(aten.scatter_reduce.two)(_mean_of_writes(aten.scatter_add.default))
-decomposition(aten.index_reduce.default)(_mean_of_writes(aten.index_add.default))
 
 
 @decomposition(aten.index_put.default)

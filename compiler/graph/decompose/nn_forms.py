@@ -223,14 +223,6 @@ def native_batch_norm(
     return _batch_norm(builder, op, x, weight, bias, mean, var, training, momentum, eps, args)[:3]
 
 
-@decomposition(aten.native_dropout.default)
-def native_dropout(builder: Builder, x: Node, p: float, train: bool | None) -> Any:
-    meta = x.meta["val"]
-    if train is False or p == 0:
-        return builder.emit(aten.clone.default, x), builder.full(meta.shape, True, torch.bool, meta.device)
-    return NotImplemented
-
-
 # ---- losses over classes
 @decomposition(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(

@@ -141,7 +141,9 @@ def bernoulli(lo: Lowering, node: Any, p: Ref, *, generator: Any = None) -> Ref:
 
 @rule("aten.native_dropout.default")
 def native_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -> tuple[Ref, Ref]:
-    if train is False or not isinstance(p, float) or not x.dtype.is_floating_point:
+    if train is False or p == 0:  # (nothing is drawn)
+        return lo.pointwise(x.value, 0), lo.pointwise(const(True, torch.bool), 1)
+    if not isinstance(p, float) or not x.dtype.is_floating_point:
         raise NoRule("random numbers")
     d = compute_dtype(x.dtype)
     stream = _Stream(lo, lo.out_shape(k=0))
@@ -289,7 +291,7 @@ def eager_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -
     if (
         train is False
         or not isinstance(p, float)
-        or not 0 <= p < 1
+        or not 0 < p < 1
         or x.dtype not in (torch.float32, torch.bfloat16, torch.float16)
     ):
         raise NoRule(_LEFT_OUT + f"dropout of {x.dtype} with p = {p}")

@@ -180,15 +180,32 @@ def _reduced(
     """A copy of x with `source` reduced into the places that `write(buffer, value, mode)` knows, over what was there or
     not.
     """
-    mode = MODES.get(reduce)
-    if mode is None:
-        raise NoRule(f"a write that reduces by {reduce}")
+    if reduce == "mean":
+        return _mean(lo, x, include_self, write, source)
+    mode = MODES[reduce]
     may_write(lo, mode, x.dtype)
     b = start(lo, x)
     if not include_self:
         write(b, identity(mode, b.dtype), "set")
     write(b, source, mode)
     return ref_of_buffer(b)
+
+
+def _mean(lo: Lowering, x: Ref, include_self: bool, write: Callable[[Buffer, Any, str], Any], source: Ref) -> Ref:
+    """The mean of what a place receives: sums over counts (eager divides integers towards minus infinity). A place that
+    receives nothing keeps its own."""
+    on_cpu(lo)
+    total, counts = start(lo, x if include_self else const(0, x.dtype)), start(lo, const(int(include_self), x.dtype))
+    write(total, source, "add")
+    write(counts, 1, "add")
+    up, n = compute_dtype(x.dtype), ref_of_buffer(counts).value
+    none = prim("eq", n, const(0, x.dtype))
+    mean = prim(
+        "div" if x.dtype.is_floating_point else "div_floor",
+        operand(ref_of_buffer(total), up),
+        cast(prim("where", none, const(1, x.dtype), n), up),
+    )
+    return lo.pointwise(prim("where", none, x.value, rounded(mean, x.dtype)))
 
 
 def identity(mode: str, dtype: torch.dtype) -> bool | int | float:
@@ -325,7 +342,18 @@ def _store_strided(
 
 @rule("aten.max_unpool2d.default", "aten.max_unpool3d.default")
 def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *args: Any) -> Ref:
-    may_write(lo, "set", x.dtype)
+    return _into_planes(lo, x, ids, size, "set")
+
+
+@rule("aten.max_pool2d_with_indices_backward.default")
+def max_pool_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
+    on_cpu(lo, "pooling")  # (a GPU has a rule of its own: pooling.py)
+    return _into_planes(lo, grad, args[-1], x.shape[-2:], "add")
+
+
+def _into_planes(lo: Lowering, x: Ref, ids: Ref, size: Sequence[Any], mode: str) -> Ref:
+    """The elements of x in planes of zeros, each at the row-major position that `ids` has for it."""
+    may_write(lo, mode, x.dtype)
     k = len(size)
     b = start(lo, const(0, x.dtype))
     volume: Any = 1
@@ -335,8 +363,8 @@ def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *
     planes = x.ndim - k
     at: list[Any] = [axis(x.shape, d) for d in range(planes)]
     if all(map(same, b.stride, contiguous_strides(b.shape))):
-        return store_at(lo, b, x.shape, x.value, [*at, p], "set", (*b.stride[:planes], 1))
-    return store_at(lo, b, x.shape, x.value, [*at, *_places(p, size)], "set")
+        return store_at(lo, b, x.shape, x.value, [*at, p], mode, (*b.stride[:planes], 1))
+    return store_at(lo, b, x.shape, x.value, [*at, *_places(p, size)], mode)
 
 
 @rule("aten.embedding_dense_backward.default")
