@@ -394,7 +394,11 @@ class Options:
 
     def of_code(self) -> tuple:
         """Those that generated code may depend on: no folders, and no functions of the program's."""
-        names = (o.name for o in OPTIONS.values() if o.type is not FUNCTION and not o.name.endswith("_dir"))
+        names = (
+            option.name
+            for option in OPTIONS.values()
+            if option.type is not FUNCTION and not option.name.endswith("_dir")
+        )
         return tuple(map(self.get, names))
 
 
@@ -421,7 +425,7 @@ def options_number(opts: Options, to_backend: bool, replaced: tuple) -> int:
     filtered = 0 if choose is None else _object_number(choose)
     if backend is None or filtered is None:
         return next(_numbers)
-    given = tuple(sorted((k, repr(value)) for k, value in opts.given.items()))
+    given = tuple(sorted((name, repr(value)) for name, value in opts.given.items()))
     key = (opts.mode, backend, opts.fullgraph, opts.dynamic, given, filtered, replaced)
     return _number_of.setdefault(key, next(_numbers))
 

@@ -86,12 +86,12 @@ def emit(kind: str, **facts: Any) -> None:
     """State a fact. Costs one check where nobody listens."""
     local = _local.get() or _listening and _of_who_waits()
     if local or _global:
-        e = Event(kind, facts)
+        event = Event(kind, facts)
         if isinstance(local, _Kept) and kind not in _OF_TIME:
-            local.events.append(e)
+            local.events.append(event)
             return
         for f in (*local, *_global):
-            f(e)
+            f(event)
 
 
 def fallback(what: str, reason: str, count: int = 1, **facts: Any) -> None:
@@ -159,9 +159,9 @@ def tell(events: list[Event]) -> None:
         local.events += events if local else ()
         return
     listeners = (*local, *_global)
-    for e in events:
-        for f in listeners:
-            f(e)
+    for event in events:
+        for listener in listeners:
+            listener(event)
 
 
 def subscribe(f: Listener) -> Listener:

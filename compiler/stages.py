@@ -121,7 +121,7 @@ _lock = forks.lock()
 
 _kernels = 0
 
-_by_name = {s.name: s for s in STAGES}
+_by_name = {stage.name: stage for stage in STAGES}
 _functions: dict[str, Callable] = {}
 _replaced: dict[str, Callable] = {}
 
@@ -147,7 +147,7 @@ def kernels_made() -> int:
 
 
 def names() -> list[str]:
-    return [s.name for s in STAGES]
+    return [stage.name for stage in STAGES]
 
 
 def _load(path: str) -> Callable:
@@ -168,9 +168,9 @@ _KNOWN = tuple(
 def load(known: bool = False) -> None:
     """Import every stage now: the first compilation need not. `known`: what it imports where an earlier session
     generated its graph."""
-    for s in STAGES:
-        if not known or s.name not in _BETWEEN_GRAPHS:
-            _load(s.function)
+    for stage in STAGES:
+        if not known or stage.name not in _BETWEEN_GRAPHS:
+            _load(stage.function)
     if known:
         for name in _KNOWN:
             importlib.import_module(f".{name}", __package__)

@@ -46,7 +46,7 @@ def variant(
     `present` and gradients `wanted` (one flag per output). It takes the same inputs without the missing tangents;
     outputs that are not wanted are None.
     """
-    g = torch.fx.Graph()
+    graph = torch.fx.Graph()
     new: dict[torch.fx.Node, Any] = {}
     tangents = aten_graph.placeholders[len(aten_graph.placeholders) - n_tangents :]
     missing = {tangent for tangent, here in zip(tangents, present) if not here}
@@ -61,7 +61,7 @@ def variant(
             return new[n]
         if n not in zeros:
             meta = n.meta["val"]
-            z = zeros[n] = g.call_function(
+            z = zeros[n] = graph.call_function(
                 aten.full.default, (list(meta.shape), 0), {"dtype": meta.dtype, "device": meta.device}
             )
             z.meta.update(n.meta)
@@ -74,9 +74,9 @@ def variant(
         if is_input(node):
             if node not in missing:
                 kept_places[places[node]] = len(kept_places)
-                new[node] = g.node_copy(node)
+                new[node] = graph.node_copy(node)
         elif is_constant(node):
-            new[node] = g.node_copy(node)
+            new[node] = graph.node_copy(node)
         elif is_call(node):
             operands = [x for x in node.all_input_nodes if x in dependent]
             if operands:
@@ -88,9 +88,9 @@ def variant(
                     absent.add(node)
                     continue
                 if done is not None:
-                    new[node] = _as(g, new[done], node)
+                    new[node] = _as(graph, new[done], node)
                     continue
-            new[node] = g.node_copy(node, value)
+            new[node] = graph.node_copy(node, value)
     results = aten_graph.results
     outs: list[torch.fx.Node] = []
     slots: dict[int, int] = {}
@@ -102,7 +102,7 @@ def variant(
         elif s is not None:
             if s not in slots:
                 slots[s] = len(outs)
-                outs.append(_own(g, value(results[s]), results[s]))
+                outs.append(_own(graph, value(results[s]), results[s]))
             plan.append(
                 GraphOutput("buffer", slots[s], spec.meta)
                 if spec.kind == "buffer"
@@ -114,11 +114,11 @@ def variant(
             plan.append(GraphOutput("view", ("input", kept_places[spec.value[1]]), spec.meta))
         else:
             plan.append(spec)
-    g.output(tuple(outs))
-    constants = aten_graph.constants_in(g)
+    graph.output(tuple(outs))
+    constants = aten_graph.constants_in(graph)
     inputs = [x for i, x in enumerate(aten_graph.inputs) if i in kept_places]
     return run_passes(
-        AtenGraph(g, inputs, plan, [], aten_graph.env, constants, [], aten_graph.name), "decomposed", opts
+        AtenGraph(graph, inputs, plan, [], aten_graph.env, constants, [], aten_graph.name), "decomposed", opts
     )
 
 
@@ -249,12 +249,12 @@ def without_unused_inputs(aten_graph: AtenGraph) -> tuple[AtenGraph, list[int]]:
     kept = [i for i, place in enumerate(places) if place.users or i in asked or aten_graph.inputs[i].kind != "tensor"]
     if len(kept) == len(places):
         return aten_graph, kept
-    g = torch.fx.Graph()
+    graph = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     stay = {places[i] for i in kept}
     for node in aten_graph.graph.nodes:
         if not is_input(node) or node in stay:
-            new[node] = g.node_copy(node, new.__getitem__)
+            new[node] = graph.node_copy(node, new.__getitem__)
     at = {old: k for k, old in enumerate(kept)}
     plan = [
         (
@@ -270,7 +270,7 @@ def without_unused_inputs(aten_graph: AtenGraph) -> tuple[AtenGraph, list[int]]:
     ]
     return (
         AtenGraph(
-            g,
+            graph,
             [aten_graph.inputs[i] for i in kept],
             plan,
             aten_graph.mutation_slots,

@@ -53,13 +53,13 @@ VARIANT_LIMIT = 8  # backward graphs per forward graph; past it missing tangents
 def wants_gradients(captured: CapturedGraph) -> bool:
     """Whether anything that the graph computes may require grad, when it is called under the present grad mode."""
     nodes = captured.graph_module.graph.nodes
-    if any(n.kwargs.get("requires_grad") or n.target == "requires_grad_" for n in nodes):
+    if any(node.kwargs.get("requires_grad") or node.target == "requires_grad_" for node in nodes):
         return True  # without grad mode, too: such a leaf may be a result
     if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
         return False
     if torch._C.is_grad_enabled():
         return True
-    return any(n.target is torch._C._set_grad_enabled and n.args == (True,) for n in nodes)
+    return any(node.target is torch._C._set_grad_enabled and node.args == (True,) for node in nodes)
 
 
 def aot_eager(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
@@ -121,38 +121,41 @@ class GradGraph:
 
     def __init__(self, captured: CapturedGraph, joint: JointGraph, opts: Options, compile_aten: CompileAten):
         self.captured, self.joint, self.opts, self.compile_aten = captured, joint, opts, compile_aten
-        p, plan = joint.partition, joint.outputs
-        events.emit("partition", name=captured.name, partition=p)
-        events.emit("aten", graph_module=p.forward, name=p.forward.name)
+        partition, plan = joint.partition, joint.outputs
+        events.emit("partition", name=captured.name, partition=partition)
+        events.emit("aten", graph_module=partition.forward, name=partition.forward.name)
         self.backwards: dict[tuple, _Backward] = {}
         self.copied: set[tuple[int, int]] = set()  # (number of a pass, call) whose copy for double backward it came to
         self._variants: dict[tuple, AtenGraph] = {}  # made before they are compiled (independent_parts.py)
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         self.tangent_metas = [
-            n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents :]
+            placeholder.meta["val"]
+            for placeholder in partition.backward.placeholders[len(partition.backward.inputs) - self.n_tangents :]
         ]
         self.parted: PartedCall | None = None
         with torch.no_grad(), meanwhile.offered(self._generate_backward):
-            self.forward = compile_aten(p.forward, opts)
+            self.forward = compile_aten(partition.forward, opts)
         begin = getattr(getattr(self.forward, "call", None), "begin_step", None)
         self.step = (
             begin(joint.n_outputs) if begin is not None else None
         )  # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
-        views = [k for k, o in enumerate(p.forward.plan) if o.kind == "view"]
+        views = [k for k, spec in enumerate(partition.forward.plan) if spec.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]
         # made inside of the Function, without gradients: autograd would refuse to record a write into such a view
-        fresh = {k for k in views if p.forward.plan[k].value[0] != "input"}
-        plan.recipes = [("detach", r[1]) if r[0] == "side" and r[1] in fresh else r for r in plan.recipes]
-        self.sizes = [_size_reader(name, p.forward) for name in p.symbols]
-        floats = {i.name for i in p.backward.inputs if i.kind == "float"}
+        fresh = {view for view in views if partition.forward.plan[view].value[0] != "input"}
+        plan.recipes = [
+            ("detach", recipe[1]) if recipe[0] == "side" and recipe[1] in fresh else recipe for recipe in plan.recipes
+        ]
+        self.sizes = [_size_reader(name, partition.forward) for name in partition.symbols]
+        floats = {i.name for i in partition.backward.inputs if i.kind == "float"}
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
         self.grad_mode = torch._C.is_grad_enabled()
-        self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
+        self.at, self.saved_inputs, self.n_outputs = plan.at, partition.saved_inputs, joint.n_outputs
         hints = captured.env.hints if captured.env is not None else {}
-        small = [_is_small(n, hints) for n in p.forward.placeholders]
+        small = [_is_small(placeholder, hints) for placeholder in partition.forward.placeholders]
         # (what follows the inputs' numbers are outputs')
         self.remembered = [
-            *[(i, strong) for i, strong in enumerate(small) if i not in p.saved_inputs],
+            *[(i, strong) for i, strong in enumerate(small) if i not in partition.saved_inputs],
             *[(self.n_inputs + k, False) for k in joint.watched[1]],
         ]
         self.watched = self.to_watch(self.remembered)
@@ -162,7 +165,7 @@ class GradGraph:
         self.parted = PartedCall(self, joint.parts, small) if apart else None
         self.cut: list[Stage] | None = None  # the whole backward graph in stages, until these are compiled
         self.staged = self._staged_call()
-        self.frees = any(g.frees for g in joint.parts) or len(p.backward.placeholders) > self.n_tangents
+        self.frees = any(part.frees for part in joint.parts) or len(partition.backward.placeholders) > self.n_tangents
         self.call = self._native_call() or self._python_call
         plan.tensors = []  # traced tensors are of no more use
         if captured.env is not None and captured.env.hints:
@@ -210,7 +213,7 @@ class GradGraph:
                 graph,
                 rest,
                 self.n_outputs,
-                tuple([self.at[k] for k in outputs]),
+                tuple([self.at[output] for output in outputs]),
                 tuple([kept[i] for i in saved if i < n]),
                 tuple([kept[i] for i in saved if i >= n]),
                 tuple(self.hidden_views),
@@ -253,13 +256,15 @@ class GradGraph:
         with torch.no_grad():
             results = self.forward(*inputs)
         everything.extend(results[: self.n_outputs])
-        for k in self.hidden_views:
-            everything[k] = everything[k].detach()  # to autograd no view: nobody else can reach the rest of its memory
-        return [*[inputs[i] for i in self.saved_inputs], *results[self.n_outputs :]]
+        for hidden_view in self.hidden_views:
+            everything[hidden_view] = everything[
+                hidden_view
+            ].detach()  # to autograd no view: nobody else can reach the rest of its memory
+        return [*[inputs[place] for place in self.saved_inputs], *results[self.n_outputs :]]
 
     def rest(self, inputs: tuple) -> list:
         """What backward gets besides tensors: the values of size symbols and of scalar inputs."""
-        return [read(inputs) for read in self.sizes] + [inputs[k] for k in self.scalars]
+        return [read(inputs) for read in self.sizes] + [inputs[scalar] for scalar in self.scalars]
 
     def _call(self, inputs: tuple) -> tuple:
         everything: list[Any] = []
@@ -278,34 +283,40 @@ class GradGraph:
         for i, d in plan.writes:
             inputs[i].copy_(diff[d])
             torch.autograd.graph.increment_version([inputs[i]] * (self.joint.aten.writes.get(i, 1) - 1))
-            if own := [w for w in self.joint.aten.own_writes if w.of_input and w.position == i]:
+            if own := [
+                own_write for own_write in self.joint.aten.own_writes if own_write.of_input and own_write.position == i
+            ]:
                 move_on(inputs[i], own)
         out = []
         aliases: dict[int, torch.Tensor] = {}  # differentiable output -> the view of it, each object once
         whole: dict[int, torch.Tensor] = {}  # first of the results that share memory -> all of that memory
-        for k, r in enumerate(plan.recipes):
-            kind = r[0]
+        for k, recipe in enumerate(plan.recipes):
+            kind = recipe[0]
             if kind == "side":
-                out.append(everything[r[1]])
+                out.append(everything[recipe[1]])
             elif kind == "diff":
-                out.append(diff[r[1]])
+                out.append(diff[recipe[1]])
             elif kind == "alias":
-                if r[1] not in aliases:
-                    aliases[r[1]] = _all_of(plan.parts.get(k, ""), diff[r[1]])
-                out.append(aliases[r[1]])
+                if recipe[1] not in aliases:
+                    aliases[recipe[1]] = _all_of(plan.parts.get(k, ""), diff[recipe[1]])
+                out.append(aliases[recipe[1]])
             elif kind == "input":
-                out.append(inputs[r[1]])
+                out.append(inputs[recipe[1]])
             elif kind == "detach":
-                out.append(everything[r[1]].detach())
+                out.append(everything[recipe[1]].detach())
             elif kind == "part":
-                like = everything[r[2]]
-                if r[1] not in whole:
+                like = everything[recipe[2]]
+                if recipe[1] not in whole:
                     n = like.untyped_storage().nbytes() // like.itemsize
-                    whole[r[1]] = like.detach().as_strided((n,), (1,), 0).detach()
-                out.append(whole[r[1]].as_strided(like.shape, like.stride(), like.storage_offset()))
+                    whole[recipe[1]] = like.detach().as_strided((n,), (1,), 0).detach()
+                out.append(whole[recipe[1]].as_strided(like.shape, like.stride(), like.storage_offset()))
             else:
                 out.append(
-                    _view(diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]], plan.parts.get(k, ""))
+                    _view(
+                        diff[recipe[1]] if kind == "view" else inputs[recipe[1]],
+                        everything[recipe[2]],
+                        plan.parts.get(k, ""),
+                    )
                 )
         return tuple(out)
 
@@ -314,7 +325,7 @@ class GradGraph:
         """The tangents that the first backward will probably have: the loss's alone where one result looks like a
         loss.
         """
-        scalars = [not m.shape for m in self.tangent_metas]
+        scalars = [not tangent_meta.shape for tangent_meta in self.tangent_metas]
         present = tuple(scalars) if sum(scalars) == 1 else (True,) * self.n_tangents
         if self.parted is not None:  # no call has tangents of two parts
             part = self.parted.part_of[present.index(True)]
@@ -340,11 +351,11 @@ class GradGraph:
         """The backward graph for these tangents and gradients, before it is compiled. keep: it will be asked for
         again.
         """
-        p = self.joint.partition
+        partition = self.joint.partition
         graph = (
-            p.backward
+            partition.backward
             if all(present) and all(wanted)
-            else variant(p.backward, self.n_tangents, present, wanted, self.opts)
+            else variant(partition.backward, self.n_tangents, present, wanted, self.opts)
         )
         if keep:
             self._variants[present, wanted] = graph
@@ -365,7 +376,7 @@ class GradGraph:
             graph.ahead = None  # (it is raised again, and said, where backward is asked for)
 
     def _compile_backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        p, env = self.joint.partition, self.captured.env
+        partition, env = self.joint.partition, self.captured.env
         graph = self._variants.pop((present, wanted), None) or self.variant(present, wanted)
         if self.parted is None:
             for other in self._variants.values():
@@ -374,7 +385,7 @@ class GradGraph:
         reads, tangents = None, len(graph.placeholders) - sum(present)
         if self.parted is not None:
             graph, reads = without_unused_inputs(graph)
-        events.emit("aten", graph_module=graph, name=graph.name, backward_of=p)
+        events.emit("aten", graph_module=graph, name=graph.name, backward_of=partition)
         known = len(env.guards) if env is not None else 0
         with torch.no_grad(), tracing_modes():
             try:
@@ -388,7 +399,7 @@ class GradGraph:
                     ) from e
                 events.fallback(graph.name, f"{type(e).__name__}: {e}; the graph runs with torch's own kernels")
                 call = _by_eager_kernels(graph)
-        decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
+        decided = [guard[0] for guard in env.guards[known:]] if env is not None and self.backwards else []
         call = getattr(call, "call", call)
         if hasattr(call, "end_step"):
             call.end_step(self.step, sum(i >= tangents for i in reads or range(len(graph.placeholders))))
@@ -403,7 +414,7 @@ class GradGraph:
             return None
         self.cut = None
         calls = [self.compile_aten(s.graph, self.opts) for s in stages_]
-        return StagedGraph(stages_, [getattr(c, "call", c) for c in calls], len(graph.plan))
+        return StagedGraph(stages_, [getattr(call, "call", call) for call in calls], len(graph.plan))
 
     def run_backward(
         self,
@@ -418,7 +429,7 @@ class GradGraph:
         another's. `saved` is emptied: what nobody else holds is freed after its last use. `begin` takes over where the
         graph runs in stages."""
         grads_of = self.joint.grad_inputs
-        present = tuple([t is not None for t in tangents])
+        present = tuple([tangent is not None for tangent in tangents])
         reachable = self._reachable(present)
         wanted = tuple([r and needs[i] for r, i in zip(reachable, grads_of)])
         out: list[Any] = [None] * self.n_inputs
@@ -427,24 +438,33 @@ class GradGraph:
         if (present, wanted) not in self.backwards and len(self.backwards) >= VARIANT_LIMIT:
             present = tuple(part is None or k in part.outputs for k in range(self.n_tangents))
             wanted = self._reachable(present)
-            tangents = tuple([_zeros(k, rest, self) if t is None and present[k] else t for k, t in enumerate(tangents)])
+            tangents = tuple(
+                [
+                    _zeros(k, rest, self) if tangent is None and present[k] else tangent
+                    for k, tangent in enumerate(tangents)
+                ]
+            )
         b = self.backward(present, wanted)
         call = b.call
         sizes = dict(zip(self.joint.partition.symbols, rest))
-        if any(_is_wrapped(t) for t in tangents if t is not None):
+        if any(_is_wrapped(tangent) for tangent in tangents if tangent is not None):
             events.fallback(
                 b.graph.name,
                 "the tangents are batched, or of a subclass of Tensor: the graph runs with torch's own kernels",
             )
-            call, fixed = _by_eager_kernels(b.graph), [t for t in tangents if t is not None]
+            call, fixed = _by_eager_kernels(b.graph), [tangent for tangent in tangents if tangent is not None]
         else:
-            fixed = [_as_traced(t, m.stride, sizes) for t, m in zip(tangents, self.tangent_metas) if t is not None]
+            fixed = [
+                _as_traced(tangent, tangent_meta.stride, sizes)
+                for tangent, tangent_meta in zip(tangents, self.tangent_metas)
+                if tangent is not None
+            ]
         if b.decided:
             if not all(e.eval(sizes) for e in b.decided):
                 call = _by_eager_kernels(b.graph)
         given = [*saved, *rest, *fixed]
         if b.reads is not None:
-            given = [given[i] for i in b.reads]
+            given = [given[read] for read in b.reads]
         saved.clear()
         if begin is not None and isinstance(call, StagedGraph):
             begin(call, given, grads_of)
@@ -461,7 +481,7 @@ class GradGraph:
         if self.joint.watched[1] and getattr(ctx, "hooked", False):
             raise RuntimeError(_HOOKED)
         found = _double(self, saved, remembered, ctx.remembered if remembered else (), tangents)
-        if any(isinstance(n.target, HookCall) for n in self.captured.graph_module.graph.nodes):
+        if any(isinstance(node.target, HookCall) for node in self.captured.graph_module.graph.nodes):
             for g in found:  # (who differentiates this gradient comes to the hook's copy)
                 if g is not None and g.grad_fn is not None:
                     g.register_hook(lambda _, call=id(ctx): self._note_copy(call))
@@ -477,11 +497,11 @@ class GradGraph:
             raise RuntimeError(_HOOKED)
 
 
-def _all_of(part: str, t: torch.Tensor) -> torch.Tensor:
-    """A view of all of `t`. part: by this operator, which makes several views, so that autograd treats it so."""
-    if part == "split" and t.ndim:
-        return t.split(max(1, t.shape[0]))[0]
-    return t.unsqueeze(0).unbind(0)[0] if part else t.view_as(t)
+def _all_of(part: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A view of all of `tensor`. part: by this operator, which makes several views, so that autograd treats it so."""
+    if part == "split" and tensor.ndim:
+        return tensor.split(max(1, tensor.shape[0]))[0]
+    return tensor.unsqueeze(0).unbind(0)[0] if part else tensor.view_as(tensor)
 
 
 def _view(base: torch.Tensor, like: torch.Tensor, part: str) -> torch.Tensor:
@@ -497,8 +517,8 @@ def _with_views(call: Callable[..., tuple], plan: OutputPlan) -> Callable[..., t
     """A graph without gradients of its own, some results of which are views of inputs that require grad, or are
     detached from such.
     """
-    views = [(k, r[1]) for k, r in enumerate(plan.recipes) if r[0] == "input_view"]
-    detached = [k for k, r in enumerate(plan.recipes) if r[0] == "detach"]
+    views = [(k, recipe[1]) for k, recipe in enumerate(plan.recipes) if recipe[0] == "input_view"]
+    detached = [k for k, recipe in enumerate(plan.recipes) if recipe[0] == "detach"]
     if not views and not detached:
         return call
 
@@ -526,7 +546,7 @@ def _zeros(k: int, rest: list, graph: GradGraph) -> torch.Tensor:
     """A tangent that is not there, as zeros: where there are too many variants already."""
     m = graph.tangent_metas[k]
     sizes = dict(zip(graph.joint.partition.symbols, rest))
-    shape = [s if isinstance(s, int) else s.eval(sizes) for s in m.shape]
+    shape = [size if isinstance(size, int) else size.eval(sizes) for size in m.shape]
     return torch.zeros(shape, dtype=m.dtype, device=m.device)
 
 
@@ -535,8 +555,8 @@ def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
     from ..symbolic.expr import symbol
 
     s = symbol(name)
-    for i, n in enumerate(forward.placeholders):
-        val = n.meta.get("val")
+    for i, placeholder in enumerate(forward.placeholders):
+        val = placeholder.meta.get("val")
         if val is s:
             return lambda inputs: inputs[i]
         for d, size in enumerate(getattr(val, "shape", ())):
@@ -628,10 +648,12 @@ def _is_small(n: Any, hints: dict[str, int]) -> bool:
     return not isinstance(m, TensorMeta) or bytes_of(m, hints) <= SMALL_BYTES
 
 
-def _is_wrapped(t: torch.Tensor) -> bool:
+def _is_wrapped(tensor: torch.Tensor) -> bool:
     """A tangent that stands for others: of a subclass, or batched (torch.autograd.grad(..., is_grads_batched=True))."""
     return (
-        type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is torch.strided and not torch._C._has_storage(t)
+        type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+        or tensor.layout is torch.strided
+        and not torch._C._has_storage(tensor)
     )
 
 
@@ -654,8 +676,8 @@ class _Same(torch.autograd.Function):
         return t.detach()
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return g
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad
 
 
 _HOOKED = (
@@ -674,7 +696,7 @@ def _double(
     """Double backward: the graph once more under eager autograd, so that gradients have gradients. `held` are the
     `remembered` inputs.
     """
-    j, plan = graph.joint, graph.joint.outputs
+    joint, plan = graph.joint, graph.joint.outputs
     inputs: list[Any] = [None] * graph.n_inputs
     for i, t in zip(graph.saved_inputs, saved):
         inputs[i] = t
@@ -692,16 +714,16 @@ def _double(
             inputs[i] = t
         else:
             inputs[i] = kept
-    if any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in j.aten.graph.nodes):
+    if any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in joint.aten.graph.nodes):
         raise RuntimeError(
             "tcompile: double backward (create_graph=True) through a compiled graph with random numbers (dropout): they"
             " can't be drawn again; run this part eager with tcompile.disable"
         )
     events.fallback(f"double backward of {graph.captured.name}", "gradients of gradients run by eager kernels")
-    written = {i for i, _ in j.partition.forward.mutation_slots} | {i for i, _ in plan.writes}
+    written = {i for i, _ in joint.partition.forward.mutation_slots} | {i for i, _ in plan.writes}
     with torch.enable_grad():
         # The engine runs hooks of what gradients are asked for, and it does so for the inputs themselves, too.
-        own = {i: _Same.apply(inputs[i]) for i in j.grad_inputs}
+        own = {grad_input: _Same.apply(inputs[grad_input]) for grad_input in joint.grad_inputs}
         run = [own.get(i, t) for i, t in enumerate(inputs)]
         run = [t.clone() if i in written else t for i, t in enumerate(run)]
         outs = graph.captured.graph_module(*run)
@@ -716,9 +738,9 @@ def _double(
             if t is not None:
                 ends.append(end)
                 given.append(t)
-        wanted = [own[i] for i in j.grad_inputs]
+        wanted = [own[grad_input] for grad_input in joint.grad_inputs]
         grads = torch.autograd.grad(ends, wanted, given, create_graph=True, allow_unused=True)
     result: list[Any] = [None] * graph.n_inputs
-    for i, g in zip(j.grad_inputs, grads):
-        result[i] = g
+    for i, grad in zip(joint.grad_inputs, grads):
+        result[i] = grad
     return result

@@ -187,9 +187,12 @@ def _chunked(
             else graph.call_method("reshape", (x, shape))
         )
         x.meta.update({key: value for key, value in step.meta.items() if key != "val"})
-    o = m.options
-    target, weight = copies[o["target"]], copies[o["weight"]] if isinstance(o["weight"], torch.fx.Node) else None
-    call = ChunkedLoss(chunks, dtype, o["ignore_index"], o["mean"], o["label_smoothing"])
+    options = m.options
+    target, weight = (
+        copies[options["target"]],
+        copies[options["weight"]] if isinstance(options["weight"], torch.fx.Node) else None,
+    )
+    call = ChunkedLoss(chunks, dtype, options["ignore_index"], options["mean"], options["label_smoothing"])
     out = graph.call_function(call, (x, w, bias[0] if bias else None, target, weight))
     out.meta.update(m.loss.meta)
     return out

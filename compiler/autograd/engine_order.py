@@ -48,5 +48,5 @@ class _Node(torch.autograd.Function):
         return torch.zeros((), device="cpu")
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> tuple:  # type: ignore[override]
-        return (g,) * ctx.n
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:  # type: ignore[override]
+        return (grad,) * ctx.n

@@ -98,28 +98,34 @@ class _LeafWritten(Exception):
 
 
 def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph:
-    f = Functionalizer(captured.env)
-    with tracing_modes(), recording(f), opaque_where_needed(captured.graph_module.graph):
+    functionalizer = Functionalizer(captured.env)
+    with tracing_modes(), recording(functionalizer), opaque_where_needed(captured.graph_module.graph):
         try:
-            inputs, result = run_nodes(f, captured, keep_grad=True, wrap_input=None if leaves else _not_a_leaf)
+            inputs, result = run_nodes(
+                functionalizer, captured, keep_grad=True, wrap_input=None if leaves else _not_a_leaf
+            )
         except RuntimeError as e:
             if "leaf Variable that requires grad" in str(e) and leaves:
                 raise _LeafWritten from None
             raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
-        if any(a.memory.constant and t.requires_grad for t in f.tensors() if (a := f.alias_of(t)).tensor is t):
+        if any(
+            a.memory.constant and t.requires_grad
+            for t in functionalizer.tensors()
+            if (a := functionalizer.alias_of(t)).tensor is t
+        ):
             raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
         try:
-            plan = plan_outputs(f, inputs, result)
+            plan = plan_outputs(functionalizer, inputs, result)
         except RuntimeError as e:  # a result that eager refuses to use: a view whose base was written into
             raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
         if not plan.tensors:
             whole = has_backward(captured.graph_module.graph)
-            raise NoGradient(plan, f.finish(result, captured.inputs, captured.name) if whole else None)
+            raise NoGradient(plan, functionalizer.finish(result, captured.inputs, captured.name) if whole else None)
         tangents, specs = [], list(captured.inputs)
-        for k, t in enumerate(plan.tensors):
-            meta = tensor_meta(t)
+        for k, tensor in enumerate(plan.tensors):
+            meta = tensor_meta(tensor)
             shape, stride = (
-                [int(captured.env.hint(n)) if captured.env is not None else n for n in sizes]
+                [int(captured.env.hint(size)) if captured.env is not None else size for size in sizes]
                 for sizes in (meta.shape, meta.stride)
             )
             if all(shape) and not disjoint(shape, stride):
@@ -127,17 +133,17 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
                     stride=contiguous_strides(meta.shape)
                 )  # of an expanded result, of windows that overlap: elements of its own
             tangent = from_meta(meta.replace(requires_grad=False, storage_offset=0), captured.env)
-            f.add_input(f"tangent_{k}", tangent, len(specs))
+            functionalizer.add_input(f"tangent_{k}", tangent, len(specs))
             specs.append(GraphInput(f"tangent_{k}", None, "tensor"))
             tangents.append(tangent)
-        f.where = {"stack": [], "module": BACKWARD, "backward": True}
+        functionalizer.where = {"stack": [], "module": BACKWARD, "backward": True}
         sources = [_source(t) for t in inputs]
-        grad_inputs = [i for i, t in enumerate(sources) if t is not None]
-        leaves_of = [t for t in sources if t is not None]
+        grad_inputs = [i for i, source in enumerate(sources) if source is not None]
+        leaves_of = [source for source in sources if source is not None]
         reach = [_reached(t, leaves_of) for t in plan.tensors]
         groups = independent_parts(plan.tensors, reach)
         hints = captured.env.hints if captured.env is not None else {}
-        in_eager = eager_kept(f, plan.tensors, hints) if events.heard() else None
+        in_eager = eager_kept(functionalizer, plan.tensors, hints) if events.heard() else None
         if not leaves_of or not all(reach):
             raise CannotTrace("a result depends on no input that requires grad, but on a tensor made inside that does")
         order: dict[int, torch.Tensor] = {}
@@ -148,21 +154,25 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
                 if "NYI SymInt equality" in str(e):  # autograd's formula of pow looks at the exponent
                     raise CannotTrace("an exponent is a size or an int that changes") from None
                 raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
-        kept = [(j, i, g) for j, (i, g) in enumerate(zip(grad_inputs, grads)) if g is not None]
+        kept = [
+            (j, grad_input, grad) for j, (grad_input, grad) in enumerate(zip(grad_inputs, grads)) if grad is not None
+        ]
         if any(g.layout is not torch.strided for _, _, g in kept):
             raise CannotTrace("a gradient is sparse")
         if holds_outer([g for _, _, g in kept]):
             raise CannotTrace("the gradient of a plain tensor is a tensor of a wrapper subclass")
         extra = [NewValue(plan.write_of[d]) if d in plan.write_of else plan.tensors[d] for d in plan.extra]
         n_out = len(result) + len(extra)
-        joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
+        joint = functionalizer.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
     joint.plan = _unasked(joint.plan)
     n_in = len(captured.inputs)
     _refuse_late_writes(joint, n_in)
     read, watched = read_by_backward(joint, n_in), kept_by_autograd(joint, n_in, n_out, len(tangents))
     joint = finish(joint, opts)
     at = {j: k for k, (j, *_) in enumerate(kept)}
-    written = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and f.alias_of(t).memory.written}
+    written = {
+        i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and functionalizer.alias_of(t).memory.written
+    }
     fragile = {
         i
         for i, t in enumerate(inputs)
@@ -180,7 +190,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         [frozenset(at[j] for j in r if j in at) for r in reach],
         joint,
         groups,
-        ({i: ks for i, ks in watched[0].items() if i not in written}, watched[1]),
+        ({key: ks for key, ks in watched[0].items() if key not in written}, watched[1]),
     )
 
 
@@ -193,21 +203,21 @@ def _refuse_late_writes(joint: AtenGraph, n_in: int) -> None:
 
 def _unasked(plan: list[GraphOutput]) -> list[GraphOutput]:
     """The results. Nobody asks whether they are views: autograd sees them through the bridge, which says so."""
-    return [replace(o, detached=o.detached or None) for o in plan]
+    return [replace(spec, detached=spec.detached or None) for spec in plan]
 
 
-def _is_parameter(t: torch.Tensor, example: list) -> bool:
+def _is_parameter(tensor: torch.Tensor, example: list) -> bool:
     """A leaf that requires grad: between forward and backward nobody changes it but by stepping over autograd."""
-    return isinstance(t, torch.nn.Parameter) or any(
+    return isinstance(tensor, torch.nn.Parameter) or any(
         isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf for x in example
     )
 
 
-def _first_line(e: BaseException) -> str:
-    return str(e).partition("\n")[0]
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
-def _not_a_leaf(f: Functionalizer, t: Any) -> Any:
+def _not_a_leaf(functionalizer: Functionalizer, t: Any) -> Any:
     """The input as eager sees one that was computed: its writes are recorded by autograd. The graph has nothing of the
     step between.
     """
@@ -217,7 +227,7 @@ def _not_a_leaf(f: Functionalizer, t: Any) -> Any:
         inner: Any = t.clone()
     inner._tcompile_leaf = t
     inner._tcompile_step = inner.grad_fn
-    f.rebind(t, inner)
+    functionalizer.rebind(t, inner)
     return inner
 
 
@@ -233,7 +243,7 @@ def _source(t: Any) -> torch.Tensor | None:
 
 def _reached(output: torch.Tensor, leaves: list[torch.Tensor]) -> frozenset[int]:
     """Which leaves autograd's graph connects to `output`."""
-    positions = {id(t): i for i, t in enumerate(leaves)}
+    positions = {id(leaf): i for i, leaf in enumerate(leaves)}
     found: set[int] = set()
     if output.grad_fn is None:
         return frozenset((positions[id(output)],)) if id(output) in positions else frozenset()

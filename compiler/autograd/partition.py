@@ -148,23 +148,23 @@ def partition(
         operands = (
             _operands(joint, readers, saved, again, given) if opts is not None and opts.get("max_autotune") else set()
         )
-    copies = _copies(joint, [n for n in saved if is_input(n) and primals.index(n) in fragile | written])
+    copies = _copies(joint, [node for node in saved if is_input(node) and primals.index(node) in fragile | written])
     kept = weights.union(saved, operands)
     saved = [copies.get(node, node) for node in joint.graph.nodes if node in kept]
     recomputed = _recomputed(readers, saved, needs_tangent)
     read = readers.union(_given_inputs(joint, n_outputs), *(n.all_input_nodes for n in (*readers, *recomputed)))
     saved = [
-        n for n in saved if not is_input(n) or n in read
+        node for node in saved if not is_input(node) or node in read
     ]  # (as in eager, what backward does not read may change before it)
     sizes = sorted(
         {name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
         | {name for spec in joint.plan[n_outputs:] if spec.meta is not None for name in _symbols_of(spec.meta)}
     )
-    packed = packed_nodes(joint.graph, [n for n in saved if n in bits])
+    packed = packed_nodes(joint.graph, [node for node in saved if node in bits])
     mask_of = {value: key for key, value in packed.items()}
-    saved = [packed.get(n, n) for n in saved]
+    saved = [packed.get(node, node) for node in saved]
 
-    forward = forward_graph(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if not is_input(n)])
+    forward = forward_graph(joint, n_inputs, n_outputs, forward_slots, [node for node in saved if not is_input(node)])
     backward = backward_graph(
         joint,
         saved,
@@ -193,9 +193,9 @@ def partition(
 
     made = set(copies.values())
     values = [
-        replace(Value.of(m := mask_of.get(n, n), kind(m), hints), bytes=_bytes(n, hints))
-        for n in saved
-        if not is_input(n)
+        replace(Value.of(m := mask_of.get(node, node), kind(m), hints), bytes=_bytes(node, hints))
+        for node in saved
+        if not is_input(node)
     ]
     again = [Value.of(n, "activation", hints) for n in recomputed if isinstance(n.meta.get("val"), TensorMeta)]
     direct = {
@@ -203,7 +203,7 @@ def partition(
     } - needs_tangent
     read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in direct} if is_call(n))
     return Partition(
-        forward, backward, [index[n] for n in saved if is_input(n)], values, sizes, again, read_bytes, budget
+        forward, backward, [index[node] for node in saved if is_input(node)], values, sizes, again, read_bytes, budget
     )
 
 
@@ -260,21 +260,21 @@ def _recomputable(node: torch.fx.Node) -> bool:
     """
     if not is_call(node):
         return False
-    t = node.target
+    target = node.target
     if (
-        t is operator.getitem
-        or not isinstance(t, torch._ops.OpOverload)
+        target is operator.getitem
+        or not isinstance(target, torch._ops.OpOverload)
         or not isinstance(node.meta.get("val"), TensorMeta)
     ):
         return False
-    if t is torch.ops.aten._to_copy.default and node.meta["val"].on_gpu != node.args[0].meta["val"].on_gpu:
+    if target is torch.ops.aten._to_copy.default and node.meta["val"].on_gpu != node.args[0].meta["val"].on_gpu:
         return False  # (a copy between devices takes longer than all that is made of it)
     return (
-        torch.Tag.pointwise in t.tags
-        and torch.Tag.nondeterministic_seeded not in t.tags
-        or t.namespace == "prims"
-        or gives_views(t)
-        or t._schema.name
+        torch.Tag.pointwise in target.tags
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        or target.namespace == "prims"
+        or gives_views(target)
+        or target._schema.name
         in (
             "aten::_to_copy",
             "aten::constant_pad_nd",
@@ -404,14 +404,14 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
         return node.target is torch.ops.aten._to_copy.default and is_input(_owner(node.all_input_nodes[0]))
 
     return {
-        n
-        for n in joint.calls()
-        if _recomputable(n)
-        and not gives_views(n.target)
-        and n.meta["val"].on_gpu
-        and not of_a_weight(n)
-        and not much_padded(n)
-        and len(_calls(n, readers, _is_convolution)) == 2
+        node
+        for node in joint.calls()
+        if _recomputable(node)
+        and not gives_views(node.target)
+        and node.meta["val"].on_gpu
+        and not of_a_weight(node)
+        and not much_padded(node)
+        and len(_calls(node, readers, _is_convolution)) == 2
     }
 
 
@@ -474,7 +474,7 @@ def _converted_weights(
     what some networks of those would keep. On a CPU all, as eager keeps them: with few rows converting them is much of
     a step, and memory is not short. `steady`: inputs that hold in backward what they held in forward."""
     hints = joint.env.hints if joint.env is not None else {}
-    room = sum(_bytes(n, hints) for n in saved if not is_input(n)) // _WEIGHTS
+    room = sum(_bytes(node, hints) for node in saved if not is_input(node)) // _WEIGHTS
     products = partial(_calls, readers=readers, wanted=_is_product)
     convolutions = partial(_calls, readers=readers, wanted=_is_convolution)
     out = set()
@@ -499,7 +499,7 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
     anyway (a norm's result, an activation): as far as it is a small part of all that is kept. For callers who ask for
     time (max-autotune): it takes more memory than it gives time. `given`: what the caller gets."""
     hints = joint.env.hints if joint.env is not None else {}
-    room = sum(_bytes(n, hints) for n in saved if not is_input(n)) // _WEIGHTS
+    room = sum(_bytes(node, hints) for node in saved if not is_input(node)) // _WEIGHTS
 
     def is_turned(node: torch.fx.Node) -> bool:
         """Whether a product reads another order of rows: a copy, which both passes would make."""

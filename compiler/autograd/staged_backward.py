@@ -48,14 +48,14 @@ def groups_of(backward: AtenGraph, sizes: tuple[int, int]) -> list[list[int]]:
     """The gradients (positions in the plan) in groups of a bucket's bytes or more, in the order in which they are
     computed.
     """
-    order = {n: k for k, n in enumerate(backward.graph.nodes)}
+    order = {node: k for k, node in enumerate(backward.graph.nodes)}
     results = backward.results
 
     def ready(j: int) -> int:
         slot = slot_of(backward.plan[j])
         return -1 if slot is None else order[results[slot]]
 
-    taken = [_bytes_of(o.meta) for o in backward.plan]
+    taken = [_bytes_of(spec.meta) for spec in backward.plan]
     least = sum(taken) // MOST_STAGES
     groups: list[list[int]] = [[]]
     held, limit = 0, max(sizes[0], least)
@@ -69,7 +69,7 @@ def groups_of(backward: AtenGraph, sizes: tuple[int, int]) -> list[list[int]]:
 
 
 def _bytes_of(meta: TensorMeta | None) -> int:
-    return 0 if meta is None else meta.dtype.itemsize * math.prod(n for n in meta.shape if isinstance(n, int))
+    return 0 if meta is None else meta.dtype.itemsize * math.prod(size for size in meta.shape if isinstance(size, int))
 
 
 @dataclass
@@ -86,99 +86,109 @@ class Stage:
     gradients: list[int]
 
 
-def stages_of(a: AtenGraph, groups: Sequence[Sequence[int]]) -> list[Stage] | None:
-    """The backward graph `a` in pieces, the gradients of a group each; None where it has to run as a whole."""
-    results = a.results
-    calls = list(a.calls())
-    if a.mutation_slots or a.no_overlap or a.writes or a.whole is not None or a.generated_products:
+def stages_of(aten_graph: AtenGraph, groups: Sequence[Sequence[int]]) -> list[Stage] | None:
+    """The backward graph `aten_graph` in pieces, the gradients of a group each; None where it has to run as a whole."""
+    results = aten_graph.results
+    calls = list(aten_graph.calls())
+    if (
+        aten_graph.mutation_slots
+        or aten_graph.no_overlap
+        or aten_graph.writes
+        or aten_graph.whole is not None
+        or aten_graph.generated_products
+    ):
         return None
-    if any(not isinstance(n.target, torch._ops.OpOverload) and not _is_part(n) for n in calls):
+    if any(not isinstance(call.target, torch._ops.OpOverload) and not _is_part(call) for call in calls):
         return None
-    if any(_is_drawn(n) for n in calls):
+    if any(_is_drawn(call) for call in calls):
         return None
     needed = []
     for group in groups:
-        slots = [slot_of(a.plan[j]) for j in group]
-        needed.append(_with_parts(ancestors([results[s] for s in slots if s is not None])))
+        slots = [slot_of(aten_graph.plan[j]) for j in group]
+        needed.append(_with_parts(ancestors([results[slot] for slot in slots if slot is not None])))
     if not set(calls) <= set().union(*needed):
         return None  # what is there to raise, or to be exchanged, has its place in the order
-    places = a.placeholders
-    number = {n: k for k, n in enumerate(places)}
+    places = aten_graph.placeholders
+    number = {place: k for k, place in enumerate(places)}
     pieces: list[list[torch.fx.Node]] = []
     done: set[torch.fx.Node] = set()
     for own in needed:
-        pieces.append([n for n in calls if n in own and n not in done])
+        pieces.append([call for call in calls if call in own and call not in done])
         done |= own
     made_in = {n: k for k, piece in enumerate(pieces) for n in piece}
     read_by: dict[torch.fx.Node, set[int]] = {}
     for k, (piece, group) in enumerate(zip(pieces, groups)):
         for n in piece:
-            for x in n.all_input_nodes:
-                read_by.setdefault(x, set()).add(k)
+            for node in n.all_input_nodes:
+                read_by.setdefault(node, set()).add(k)
         for j in group:
-            source = _source(a, j)
+            source = _source(aten_graph, j)
             if source is not None:
                 read_by.setdefault(source, set()).add(k)
-    crossing = [n for n in calls if any(k > made_in[n] for k in read_by.get(n, ()))]
+    crossing = [call for call in calls if any(k > made_in[call] for k in read_by.get(call, ()))]
     if any(not isinstance(n.meta.get("val"), TensorMeta) for n in crossing):
         return None
     for n in crossing:
         number[n] = len(number)
-    numbers = {n for n, i in zip(places, a.inputs) if i.kind != "tensor"}  # sizes: any piece may name them
+    numbers = {
+        place for place, i in zip(places, aten_graph.inputs) if i.kind != "tensor"
+    }  # sizes: any piece may name them
     last = {n: max(read_by.get(n, {-1})) for n in number}
     stages = []
     for k, (piece, group) in enumerate(zip(pieces, groups)):
         gives = [n for n in crossing if made_in[n] == k]
         reads = [n for n in number if n in numbers or k in read_by.get(n, ()) and made_in.get(n, -1) < k]
         frees = frozenset(number[n] for n in number if last[n] == k)
-        graph = _piece(a, k, piece, reads, group, gives)
-        stages.append(Stage(graph, [number[n] for n in reads], [number[n] for n in gives], frees, list(group)))
+        graph = _piece(aten_graph, k, piece, reads, group, gives)
+        stages.append(
+            Stage(graph, [number[node] for node in reads], [number[node] for node in gives], frees, list(group))
+        )
     return stages
 
 
-def _is_part(n: torch.fx.Node) -> bool:
-    return getattr(n.target, "__name__", "") == "getitem"
+def _is_part(node: torch.fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") == "getitem"
 
 
-def _is_drawn(n: torch.fx.Node) -> bool:
+def _is_drawn(node: torch.fx.Node) -> bool:
     """Whether an operator draws random numbers, whose order counts, or gives nothing."""
-    if not isinstance(n.target, torch._ops.OpOverload):
+    if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    return torch.Tag.nondeterministic_seeded in n.target.tags or not op_info(n.target).n_results
+    return torch.Tag.nondeterministic_seeded in node.target.tags or not op_info(node.target).n_results
 
 
 def _with_parts(nodes: set[torch.fx.Node]) -> set[torch.fx.Node]:
     """With all results of operators that have several: these don't go from one piece to another as a tuple."""
-    return nodes | {u for n in nodes for u in n.users if _is_part(u)}
+    return nodes | {user for node in nodes for user in node.users if _is_part(user)}
 
 
-def _source(a: AtenGraph, j: int) -> torch.fx.Node | None:
+def _source(aten_graph: AtenGraph, j: int) -> torch.fx.Node | None:
     """The value that a gradient is, or lies in."""
-    o = a.plan[j]
+    o = aten_graph.plan[j]
     if (slot := slot_of(o)) is not None:
-        return a.results[slot]
+        return aten_graph.results[slot]
     if o.kind == "input" or o.kind == "view":
-        return a.placeholders[o.value if o.kind == "input" else o.value[1]]
+        return aten_graph.placeholders[o.value if o.kind == "input" else o.value[1]]
     return None
 
 
-def _piece(a: AtenGraph, k: int, piece: list, reads: list, group: Sequence[int], gives: list) -> AtenGraph:
-    g = torch.fx.Graph()
+def _piece(aten_graph: AtenGraph, k: int, piece: list, reads: list, group: Sequence[int], gives: list) -> AtenGraph:
+    graph = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     inputs = []
-    kinds = dict(zip(a.placeholders, a.inputs))
+    kinds = dict(zip(aten_graph.placeholders, aten_graph.inputs))
     for n in reads:
-        p = new[n] = g.placeholder(n.name)
+        p = new[n] = graph.placeholder(n.name)
         p.meta["val"] = n.meta["val"]
-        inputs.append(kinds[n] if n in kinds else _tensor_input(a, p.name))
+        inputs.append(kinds[n] if n in kinds else _tensor_input(aten_graph, p.name))
     for n in piece:
-        for x in n.all_input_nodes:
-            if is_constant(x) and x not in new:
-                new[x] = g.node_copy(x)
-        new[n] = g.node_copy(n, new.__getitem__)
+        for node in n.all_input_nodes:
+            if is_constant(node) and node not in new:
+                new[node] = graph.node_copy(node)
+        new[n] = graph.node_copy(n, new.__getitem__)
     outs: list[torch.fx.Node] = []
     slots: dict[torch.fx.Node, int] = {}
-    entered = {n: i for i, n in enumerate(reads)}
+    entered = {read: i for i, read in enumerate(reads)}
 
     def slot(n: torch.fx.Node) -> int:
         if n not in slots:
@@ -188,7 +198,7 @@ def _piece(a: AtenGraph, k: int, piece: list, reads: list, group: Sequence[int],
 
     plan = []
     for j in group:
-        o, source = a.plan[j], _source(a, j)
+        o, source = aten_graph.plan[j], _source(aten_graph, j)
         if source is None:
             plan.append(o)
         elif source in entered:  # an input, or what an earlier piece gave
@@ -203,15 +213,15 @@ def _piece(a: AtenGraph, k: int, piece: list, reads: list, group: Sequence[int],
             plan.append(GraphOutput("view", ("node", slot(source)), o.meta, o.changes, o.detached))
         else:
             plan.append(GraphOutput("buffer", slot(source), o.meta, o.changes, o.detached))
-    plan += [GraphOutput("buffer", slot(n), n.meta["val"]) for n in gives]
-    g.output(tuple(outs))
-    constants = a.constants_in(g)
-    return AtenGraph(g, inputs, plan, [], a.env, constants, [], f"{a.name}_{k}")
+    plan += [GraphOutput("buffer", slot(node), node.meta["val"]) for node in gives]
+    graph.output(tuple(outs))
+    constants = aten_graph.constants_in(graph)
+    return AtenGraph(graph, inputs, plan, [], aten_graph.env, constants, [], f"{aten_graph.name}_{k}")
 
 
-def _tensor_input(a: AtenGraph, name: str) -> Any:
+def _tensor_input(aten_graph: AtenGraph, name: str) -> Any:
     """Like the tangents: a tensor without a guard of its own."""
-    return type(a.inputs[-1])(name, None, "tensor")
+    return type(aten_graph.inputs[-1])(name, None, "tensor")
 
 
 class StagedGraph:
@@ -241,13 +251,13 @@ class _Run:
     def stage(self, k: int) -> list[tuple[int, Any]]:
         """[(gradient, its value)] of a piece; those before it have run."""
         s, call, values = self.graph.stages[k], self.graph.calls[k], self.values
-        given = [values[i] for i in s.reads]
+        given = [values[read] for read in s.reads]
         for i in s.frees:
             values.pop(i, None)
         results = call.consume(given) if hasattr(call, "consume") else call(*given)
         n = len(s.gradients)
-        for i, t in zip(s.gives, results[n:]):
-            values[i] = t
+        for i, result in zip(s.gives, results[n:]):
+            values[i] = result
         return list(zip(s.gradients, results[:n]))
 
 
@@ -346,7 +356,7 @@ class _Later(torch.autograd.Function):
         return cls.call.link.detach()
 
     @classmethod
-    def backward(cls, ctx: Any, g: torch.Tensor) -> tuple:  # type: ignore[override]
+    def backward(cls, ctx: Any, grad: torch.Tensor) -> tuple:  # type: ignore[override]
         call, number = cls.call, torch._C._current_graph_task_id()
         following = None if cls.stage == len(call.groups) - 1 else call.link
         return None, following, *call._taken(ctx.shared, number, cls.stage)

@@ -83,19 +83,19 @@ def compiler_of(captured: CapturedGraph, opts: Options, backend_options: dict[st
     from .. import stages
     from ..autograd import bridge
 
-    b = opts.backend
-    if b == "eager":
+    backend = opts.backend
+    if backend == "eager":
         return _as_captured
-    if b == "aot_eager":
+    if backend == "aot_eager":
         return bridge.aot_eager
-    if b in _OWN:
+    if backend in _OWN:
         _check_devices(captured, opts)
         return bridge.compile_with_grad if bridge.wants_gradients(captured) else stages.compile_captured
-    if isinstance(b, str) and b not in BACKENDS:
+    if isinstance(backend, str) and backend not in BACKENDS:
         from . import registered
 
-        return functools.partial(_by_other, registered.lookup(b), backend_options)
-    return functools.partial(_by_other, BACKENDS[b] if isinstance(b, str) else b, backend_options)
+        return functools.partial(_by_other, registered.lookup(backend), backend_options)
+    return functools.partial(_by_other, BACKENDS[backend] if isinstance(backend, str) else backend, backend_options)
 
 
 def _as_captured(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
@@ -109,7 +109,8 @@ def _by_other(
     written_out(captured.graph_module)
     make = functools.partial(_call_backend, fn, backend_options, captured)
     if any(
-        i.kind == "int" or i.spec is not None and any(type(n) is not int for n in i.spec.shape) for i in captured.inputs
+        i.kind == "int" or i.spec is not None and any(type(size) is not int for size in i.spec.shape)
+        for i in captured.inputs
     ):
         from .registered import SymbolicGraph
 
@@ -175,12 +176,12 @@ def _call_backend(
     return run
 
 
-def _declines(e: Exception) -> bool:
-    """Whether a backend says by `e` that a graph is not for it, as torch's own backends do of operators that they know
-    nothing of.
+def _declines(error: Exception) -> bool:
+    """Whether a backend says by `error` that a graph is not for it, as torch's own backends do of operators that they
+    know nothing of.
     """
     if "torch._dynamo" not in sys.modules:
         return False
     from . import registered
 
-    return isinstance(e, registered.declining())
+    return isinstance(error, registered.declining())

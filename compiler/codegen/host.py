@@ -229,7 +229,7 @@ class _HostPrinter:
         return out
 
     def _returned(self) -> set[int]:
-        out = {id(b) for _, b in self.s.mutations}
+        out = {id(buffer) for _, buffer in self.s.mutations}
         for output in self.s.outputs:
             value = output.value[0] if output.kind == "view" else output.value
             if isinstance(value, Buffer):
@@ -246,28 +246,29 @@ class _HostPrinter:
         return f"{base}.storage_offset()" + ("" if e.is_const and e.value == 0 else f" + {e.py()}")
 
     def _alloc(self, s: Alloc) -> None:
-        b, old = s.buffer, s.reuse
-        name = self.of[id(b)] = self._name(b.name)
-        dtype = self._global(str(b.dtype).removeprefix("torch."), b.dtype)
+        buffer, old = s.buffer, s.reuse
+        name = self.of[id(buffer)] = self._name(buffer.name)
+        dtype = self._global(str(buffer.dtype).removeprefix("torch."), buffer.dtype)
         if old is not None and id(old) in self.of:
             base = self._buffer(old)
             if (
-                old.dtype == b.dtype
-                and [as_expr(x) for x in (*old.shape, *old.stride)] == [as_expr(x) for x in (*b.shape, *b.stride)]
-                and len(old.shape) == len(b.shape)
+                old.dtype == buffer.dtype
+                and [as_expr(x) for x in (*old.shape, *old.stride)]
+                == [as_expr(x) for x in (*buffer.shape, *buffer.stride)]
+                and len(old.shape) == len(buffer.shape)
             ):
                 self._line(f"{name} = {base}", "in its memory")
                 if base in self.views:
                     self.views.add(name)
                 return
-            if old.dtype == b.dtype:
+            if old.dtype == buffer.dtype:
                 self.views.add(name)
-                self._line(f"{name} = {self._view(base, b, None)}", f"in the memory of {base}")
+                self._line(f"{name} = {self._view(base, buffer, None)}", f"in the memory of {base}")
                 return
             view = self._global("in_memory_of", _in_memory_of)
-            self._line(f"{name} = {view}({base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}, {dtype})")
+            self._line(f"{name} = {view}({base}, {self._tuple(buffer.shape)}, {self._tuple(buffer.stride)}, {dtype})")
             return
-        dims = f"{self._tuple(b.shape)}, {self._tuple(b.stride)}"
+        dims = f"{self._tuple(buffer.shape)}, {self._tuple(buffer.stride)}"
         on = "" if self.device is None else f", device={self._global('device', self.device)}"
         self._line(f"{name} = empty_strided({dims}, dtype={dtype}{on})")
 

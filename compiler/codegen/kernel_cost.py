@@ -21,12 +21,12 @@ def _gathered(kernel: Kernel) -> dict[str, list[tuple]]:
         return {}
     for stage in kernel.stages:
         axes = (*kernel.outer, *stage.axes)
-        for v in loads(stage.roots()):
-            buffer, index = v.attr
-            if not v.args:  # at positions that the axes give
+        for value in loads(stage.roots()):
+            buffer, index = value.attr
+            if not value.args:  # at positions that the axes give
                 whole.add(buffer.name)
                 continue
-            names = index.symbol_names() | symbols_of(v.args)
+            names = index.symbol_names() | symbols_of(value.args)
             reads.setdefault(buffer.name, []).append(tuple(axis for axis in axes if axis.symbol.symbol_names() & names))
     return {name: rows for name, rows in reads.items() if name not in whole}
 
@@ -57,7 +57,9 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
         flops = at_hints(kernel.template.flops)
     for stage in kernel.stages:
         roots = [acc.value for acc in stage.accs] + [store.value for store in stage.stores]
-        ops = sum(v.op not in _NOT_ARITHMETIC and v.dtype.is_floating_point for v in walk(roots)) + len(stage.accs)
+        ops = sum(value.op not in _NOT_ARITHMETIC and value.dtype.is_floating_point for value in walk(roots)) + len(
+            stage.accs
+        )
         flops += (
             ops
             * outer
@@ -66,8 +68,8 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
                 (
                     found[1].count
                     for acc in stage.accs
-                    for v in walk([acc.value])
-                    if (found := in_groups(v)) is not None and found[3] is not None
+                    for value in walk([acc.value])
+                    if (found := in_groups(value)) is not None and found[3] is not None
                 ),
                 default=1,
             )

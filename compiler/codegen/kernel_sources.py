@@ -83,7 +83,7 @@ class Function:
     @property
     def head(self) -> str:
         """The line that it begins with."""
-        names = [n for n, _ in self.arguments] + [f"{n}: tl.constexpr" for n in self.constants]
+        names = [n for n, _ in self.arguments] + [f"{constant}: tl.constexpr" for constant in self.constants]
         return f"def {self.name}({', '.join(names)}):"
 
 
@@ -108,4 +108,4 @@ class TritonSource:
 
     @property
     def phases(self) -> list[str]:
-        return [f.name for f in self.functions]
+        return [function.name for function in self.functions]

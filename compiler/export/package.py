@@ -218,13 +218,13 @@ def _outside(
     program: ExportedProgram, checks: list[Check], strides: list[Any], generated: Generated, kept: dict[str, int]
 ) -> dict[str, Any]:
     """Arguments, checks and results: as saved programs have them for Python (files.py), and flat for C++."""
-    s = generated.schedule
-    in_place = {*s.written, *(i for i, _ in s.mutations)}
+    schedule = generated.schedule
+    in_place = {*schedule.written, *(i for i, _ in schedule.mutations)}
     in_place |= {
         output.value if output.kind == "input" else output.value[0]
-        for output in s.outputs
+        for output in schedule.outputs
         if output.kind in ("input", "view")
-    } & set(range(len(s.inputs)))
+    } & set(range(len(schedule.inputs)))
     arguments, at = _arguments(program, checks)
     inputs: list[dict[str, Any]] = []
     for k, i in enumerate(program.inputs):

@@ -148,7 +148,7 @@ def _building(program: ProgramCalls, index: dict[str, int]) -> Callable[[tuple, 
     if shape[0] in ("tuple", "list") and all(part[0] == "output" for part in shape[1]):
         places = [part[1] for part in shape[1]]
         make = tuple if shape[0] == "tuple" else list
-        return lambda outputs, bound: make([outputs[k] for k in places])
+        return lambda outputs, bound: make([outputs[place] for place in places])
     sizes = {name: _reader(index, path, dim) for name, (path, dim) in program.symbols.items()}
     names = list(index)
 

@@ -304,7 +304,7 @@ def _reasons(group: Group) -> list[str]:
 
 def _all_indices(values: Sequence[Value], others: Iterable[Expr]) -> list[Expr]:
     out = dict.fromkeys(others)
-    out.update((e, None) for v in walk(values) if (e := v.position) is not None)
+    out.update((e, None) for value in walk(values) if (e := value.position) is not None)
     return list(out)
 
 

@@ -168,19 +168,19 @@ def same_elements(
     """The nest's axes over the group's, so that each element of some buffer that both touch is met where the group
     meets it.
     """
-    for b, e in loads:
-        at = g.writes.get(b)
-        if at is None and b in g.read_at:
-            domain, level, other = g.read_at[b][0]
+    for buffer, expr in loads:
+        at = g.writes.get(buffer)
+        if at is None and buffer in g.read_at:
+            domain, level, other = g.read_at[buffer][0]
             m = g.map_of(domain, level, g.factors) if level == "full" else None
             at = None if m is None else other.subs(m)
         if at is None:
             continue
-        at, order = tidy(at.subs(new), ranges), _dense(e, nest.domain)
+        at, order = tidy(at.subs(new), ranges), _dense(expr, nest.domain)
         if (
             order is not None and _dense(at, axes) is not None and count(nest.domain) is count(axes)
         ):  # (as many elements)
-            m = positions(order, e, at, ranges)
+            m = positions(order, expr, at, ranges)
             if all(x.is_affine for x in m.values()):
                 return m
     return None

@@ -24,7 +24,7 @@ class Factor(NamedTuple):
 
 def factors_of(axes: Sequence[Axis], reduced: Sequence[Axis] = ()) -> list[Factor]:
     names = {a.symbol.name for a in reduced}
-    return [Factor(as_expr(a.size), a.symbol.name in names) for a in axes]
+    return [Factor(as_expr(axis.size), axis.symbol.name in names) for axis in axes]
 
 
 def refine(a: Sequence[Factor], b: Sequence[Factor], match_flags: bool) -> list[Factor] | None:
@@ -79,8 +79,8 @@ def map_axes(axes: Sequence[Axis], factors: Sequence[Factor], chosen: Sequence[i
     """
     out: dict[str, Expr] = {}
     k = 0
-    for a in axes:
-        want = as_expr(a.size)
+    for axis in axes:
+        want = as_expr(axis.size)
         taken: list[int] = []
         prod = integer(1)
         while prod is not want:
@@ -92,7 +92,7 @@ def map_axes(axes: Sequence[Axis], factors: Sequence[Factor], chosen: Sequence[i
         e, stride = integer(0), integer(1)
         for t in reversed(taken):
             e, stride = e + _symbols[t] * stride, stride * factors[t].size
-        out[a.symbol.name] = e
+        out[axis.symbol.name] = e
     return out if k == len(chosen) else None
 
 
@@ -107,11 +107,11 @@ def size_hint(e: object, hints: dict[str, int]) -> int:
     e = as_expr(e)
     if e.is_const:
         return e.value
-    return e.eval({n: hints.get(n, 64) for n in e.symbol_names()})
+    return e.eval({name: hints.get(name, 64) for name in e.symbol_names()})
 
 
 def numel_hint(sizes: Sequence[object], hints: dict[str, int]) -> int:
     n = 1
-    for s in sizes:
-        n *= size_hint(s, hints)
+    for size in sizes:
+        n *= size_hint(size, hints)
     return n

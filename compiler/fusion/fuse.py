@@ -43,7 +43,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         steps = inline(steps, needed, hints, drop_rounding, forced=forced)
         steps = dropout_attention(without_copies(steps, needed), needed, hints)
         if drop_rounding and opts.get("epilogue_fusion", True):
-            steps = without_casts(steps, needed, [b for _, b in lowered.mutations], forced)
+            steps = without_casts(steps, needed, [buffer for _, buffer in lowered.mutations], forced)
         steps = sink(_sources_first(split_reductions(steps, hints)), hints)
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)

@@ -170,13 +170,13 @@ class _Grouping:
         return self.groups, self.unfused
 
     def new_group(self) -> Group:
-        g = Group(len(self.groups), self.calls)
-        self.groups.append(g)
-        return g
+        group = Group(len(self.groups), self.calls)
+        self.groups.append(group)
+        return group
 
     def place(self, nest: LoopNest) -> None:
         loads = _loads(nest)
-        producers = {self.made_in[b] for b, _ in loads if b in self.made_in}
+        producers = {self.made_in[buffer] for buffer, _ in loads if buffer in self.made_in}
         earlier = self.made_in.get(nest.buffer)  # another piece of the same buffer
         floor = max((producer.number for producer in producers), default=-1)
         if earlier is not None:
@@ -232,8 +232,8 @@ class _Grouping:
             if g.number >= floor and g not in out:
                 out.insert(0, g)
         seen = set(out)
-        for b, _ in loads:
-            for g in reversed(self.readers.get(b, ())):
+        for buffer, _ in loads:
+            for g in reversed(self.readers.get(buffer, ())):
                 if g not in seen and g.is_open(floor):
                     seen.add(g)
                     out.append(g)
@@ -388,7 +388,7 @@ class _Grouping:
         """What a kernel may hold, whatever the iteration space in which the nest would join it."""
         if len(group.nests) >= self.limits.nests and not wanted:
             raise Refusal(f"the kernel has {plural(len(group.nests), 'operator')} already (max_fusion_size)")
-        reads = {b for b, _ in loads}
+        reads = {buffer for buffer, _ in loads}
         if (
             len(group.reads) + len(reads) > self.limits.buffers
             and len((group.reads | reads) - group.writes.keys()) > self.limits.buffers
@@ -451,7 +451,7 @@ class _Grouping:
             yield "outer", group.factors if r == outer else _with_outer(group.factors, r)
 
     def check_reads(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
-        own_reads = [(b, e) for b, e in loads if b in group.writes]
+        own_reads = [(buffer, expr) for buffer, expr in loads if buffer in group.writes]
         other = self.made_in.get(nest.buffer) is group and nest.buffer in group.writes
         if other and any(factor.reduced for factor in factors):
             raise Refusal("pieces of one buffer")
@@ -490,10 +490,10 @@ class _Grouping:
             return
         ranges = group.ranges(factors)
         m = group.map_of(nest.domain if level == "full" else nest.axes, level, factors)
-        for b, e in loads:
-            for axes, lv, other in group.read_at.get(b, ()):
+        for buffer, expr in loads:
+            for axes, lv, other in group.read_at.get(buffer, ()):
                 mm = group.map_of(axes, lv, factors)
-                if m is not None and mm is not None and tidy(other.subs(mm), ranges) is tidy(e.subs(m), ranges):
+                if m is not None and mm is not None and tidy(other.subs(mm), ranges) is tidy(expr.subs(m), ranges):
                     return
         raise Refusal("reads the same memory in another order")
 
@@ -534,10 +534,10 @@ class _Grouping:
             )
 
     def why(self, group: Group, loads: list) -> str:
-        made = [b for b, _ in loads if b in group.writes]
+        made = [buffer for buffer, _ in loads if buffer in group.writes]
         if made:
             return "reads what the kernel makes, at the same index"
-        if any(b in group.reads for b, _ in loads):
+        if any(buffer in group.reads for buffer, _ in loads):
             return "reads the same memory"
         return "runs over the same space"
 
@@ -553,16 +553,16 @@ class _Grouping:
         group.writes[nest.buffer] = (
             tidy(nest.index.subs(m), group.ranges(factors)) if nest.buffer not in self.made_in else None
         )
-        for b, e in loads:
-            at = group.writes.get(b) if level == "outer" else None
-            if at is not None and tidy(e.subs(m), group.ranges(factors)) is not at:
-                group.elements.append((nest.axes, level, b, e))
-            known = group.read_at.setdefault(b, [])
+        for buffer, expr in loads:
+            at = group.writes.get(buffer) if level == "outer" else None
+            if at is not None and tidy(expr.subs(m), group.ranges(factors)) is not at:
+                group.elements.append((nest.axes, level, buffer, expr))
+            known = group.read_at.setdefault(buffer, [])
             if len(known) < 3:
-                known.append((nest.domain if level == "full" else nest.axes, level, e))
-            if b not in group.writes and b not in group.reads:
-                group.reads.add(b)
-                rs = self.readers.setdefault(b, [])
+                known.append((nest.domain if level == "full" else nest.axes, level, expr))
+            if buffer not in group.writes and buffer not in group.reads:
+                group.reads.add(buffer)
+                rs = self.readers.setdefault(buffer, [])
                 rs.append(group)
                 if len(rs) > 4:
                     del rs[0]
@@ -570,7 +570,7 @@ class _Grouping:
 
 
 def _loads(nest: LoopNest) -> list[tuple[Buffer, Expr]]:
-    return [(v.attr[0], v.attr[1]) for v in loads([nest.value])]
+    return [(value.attr[0], value.attr[1]) for value in loads([nest.value])]
 
 
 def _sizes(nest: LoopNest) -> tuple:
@@ -584,16 +584,16 @@ def in_order_of(nest: LoopNest, loads: list, group: Group) -> LoopNest | None:
     reduced = {a.symbol.name for a in nest.reduce_axes}
     if reduced and not (nest.on_gpu and nest.reduce_op is not None and not nest.alone and not nest.product):
         return None
-    for b, e in loads:
-        at = group.writes.get(b)
-        if at is None and b in group.read_at:
-            axes, level, other = group.read_at[b][0]
+    for buffer, expr in loads:
+        at = group.writes.get(buffer)
+        if at is None and buffer in group.read_at:
+            axes, level, other = group.read_at[buffer][0]
             at = other.subs(group.map_of(axes, level, group.factors) or {})
         if at is None:
             continue
         place = {}
         for n, axis in enumerate(nest.domain):
-            c = e.coeff(axis.symbol.name)
+            c = expr.coeff(axis.symbol.name)
             if c is not None and c is not ZERO:
                 place[c] = n
         order = [place.get(at.coeff(f"g{k}")) for k in range(len(group.factors))]
@@ -627,7 +627,7 @@ def element(at: Expr, expr: Expr, factors: Sequence[Factor], ranges: dict) -> di
 
 
 def _passes(group: Group, nest: LoopNest, loads: list) -> int:
-    return max((group.passes.get(b, 0) for b, _ in loads), default=0) + (nest.reduce_op is not None)
+    return max((group.passes.get(buffer, 0) for buffer, _ in loads), default=0) + (nest.reduce_op is not None)
 
 
 def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Factor]:

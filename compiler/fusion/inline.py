@@ -52,10 +52,10 @@ def find_uses(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> dict[Bu
 
     for step in steps:
         if isinstance(step, LoopNest):
-            for v in loads([step.value]):
-                of(v.attr[0]).loads.append((step, v.attr[1]))
+            for value in loads([step.value]):
+                of(value.attr[0]).loads.append((step, value.attr[1]))
                 if step.product:
-                    of(v.attr[0]).needed = True  # it would be computed again for every element of the result
+                    of(value.attr[0]).needed = True  # it would be computed again for every element of the result
         else:
             for b in buffers_read(step):
                 of(b).needed = True
@@ -107,8 +107,8 @@ def _may_move(nest: LoopNest, u: Uses) -> bool:
 
 def _keeps_all(nest: LoopNest, u: Uses) -> bool:
     """Whether indices stay affine in each reader, and one of them still makes every check of the nest."""
-    return all(_keeps_affine(nest, n, e) for n, e in u.loads) and (
-        not _checks(nest) or any(_reads_all(nest, n, e) for n, e in u.loads)
+    return all(_keeps_affine(nest, n, expr) for n, expr in u.loads) and (
+        not _checks(nest) or any(_reads_all(nest, n, expr) for n, expr in u.loads)
     )
 
 
@@ -133,7 +133,7 @@ def _round(
             out.append(s)
             continue
         if s.on_gpu and (
-            s.product or tiles and s.reduce_op is None and any(v.attr[0] in tiles for v in loads([s.value]))
+            s.product or tiles and s.reduce_op is None and any(value.attr[0] in tiles for value in loads([s.value]))
         ):
             tiles.add(s.buffer)
         u = uses.get(s.buffer)
@@ -161,7 +161,8 @@ def _narrows(nest: LoopNest) -> bool:
     """Whether a nest converts what it reads to fewer bits. Behind a product of tiles it joins the product's kernel, and
     what a kernel of its reader's reads is the narrow result; computed again there, it would be the wide one."""
     return nest.value.op == "cast" and any(
-        v.dtype.is_floating_point and v.dtype.itemsize > nest.value.dtype.itemsize for v in loads([nest.value])
+        value.dtype.is_floating_point and value.dtype.itemsize > nest.value.dtype.itemsize
+        for value in loads([nest.value])
     )
 
 
@@ -220,7 +221,9 @@ def checks_unread(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> lis
     return [
         key
         for key, value in checking.items()
-        if key not in uses or not uses[key].needed and not any(_reads_all(value, n, e) for n, e in uses[key].loads)
+        if key not in uses
+        or not uses[key].needed
+        and not any(_reads_all(value, nest, expr) for nest, expr in uses[key].loads)
     ]
 
 
@@ -229,9 +232,9 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if c > 4 * MOVED:
         return False
     values = walk([p.value])
-    if any(value.op in ("philox", "keep_word") for value in values) and not all(e is p.index for _, e in u.loads):
+    if any(value.op in ("philox", "keep_word") for value in values) and not all(expr is p.index for _, expr in u.loads):
         return False  # (neighbours share their words, as they lie)
-    rows = {a.id for value in loads([p.value]) if value.args and reads_rows(value) for a in walk(value.args)}
+    rows = {item.id for value in loads([p.value]) if value.args and reads_rows(value) for item in walk(value.args)}
     reads = sum(value.id not in rows for value in loads([p.value]))
     if c <= CHEAP and (reads <= 1 or _one_of_size(p, hints)):
         return True
@@ -250,14 +253,14 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
         return c <= CHEAP_INDEX
     if len(values) > MOVED:
         return False
-    if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(e is p.index for _, e in u.loads)):
+    if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(expr is p.index for _, expr in u.loads)):
         times = numel_hint([axis.size for axis in nest.domain], hints) / max(own, 1)
-        if times * len({e for _, e in u.loads}) <= (GPU_MOVED if p.on_gpu else 1):
+        if times * len({expr for _, expr in u.loads}) <= (GPU_MOVED if p.on_gpu else 1):
             # moved through a permutation, or into tiles of a kernel that no group shares: computed as often as before
             return True
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner
     # loop.
-    again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
+    again = sum(c * _evaluations(n, expr, hints) for n, expr in u.loads)
     return reads <= 8 and 2 * again <= sum(
         numel_hint([axis.size for axis in reader.domain], hints) for reader in readers.values()
     )
@@ -268,11 +271,11 @@ def _as_made(nest: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
     computed as often as before, and where a kernel ends between (at a product) they do not go through memory."""
     own = numel_hint([axis.size for axis in nest.axes], hints)
     return all(
-        e is nest.index
+        expr is nest.index
         and n.reduce_op is None
         and not n.alone
         and numel_hint([axis.size for axis in n.domain], hints) == own
-        for n, e in u.loads
+        for n, expr in u.loads
     )
 
 
@@ -406,7 +409,7 @@ def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Lo
         if isinstance(step, LoopNest):
             if step.buffer not in live and not does_more(step):
                 continue
-            live.update(v.attr[0] for v in loads([step.value]))
+            live.update(value.attr[0] for value in loads([step.value]))
             if step.onto:
                 live.add(step.buffer)
         elif hasattr(step, "base"):

@@ -27,7 +27,7 @@ SMALL = 64  # elements
 
 def buffers_loaded(nest: LoopNest) -> list[Buffer]:
     """What has to be there before a nest runs: what it loads, and what it writes over."""
-    return [v.attr[0] for v in loads([nest.value])] + [nest.buffer] * nest.onto
+    return [value.attr[0] for value in loads([nest.value])] + [nest.buffer] * nest.onto
 
 
 def _small(nest: LoopNest) -> bool:

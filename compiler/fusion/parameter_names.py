@@ -59,9 +59,9 @@ def scalars_and_checks(values: Sequence[Value]) -> tuple[list, list[str]]:
     """((name, dtype) of each scalar argument, messages of checks) that values use, in order."""
     params: dict = {}
     checks: dict[str, None] = {}
-    for v in walk(values):
-        if v.op == "param":
-            params[v.attr] = v.dtype
-        elif v.op == "check_index":
-            checks[v.attr] = None
+    for value in walk(values):
+        if value.op == "param":
+            params[value.attr] = value.dtype
+        elif value.op == "check_index":
+            checks[value.attr] = None
     return list(params.items()), list(checks)

@@ -28,7 +28,7 @@ def print_schedule(schedule: Schedule) -> str:
             out.append(_indented(print_kernel(step.kernel, step.kernel.name)))
     out.append("outputs: " + ", ".join(f"{output.kind} {output.value!r}" for output in schedule.outputs))
     if schedule.mutations:
-        out.append("mutations: " + ", ".join(f"input {i} <- {b.name}" for i, b in schedule.mutations))
+        out.append("mutations: " + ", ".join(f"input {i} <- {buffer.name}" for i, buffer in schedule.mutations))
     out.append(f"peak: {schedule.peak_bytes} bytes")
     out += [f"not fused: {a} and {b}: {why}" for a, b, why in schedule.unfused]
     return "\n".join(out)

@@ -54,39 +54,43 @@ def horizontal(
     there = dict.fromkeys(
         (b for b in lowered.inputs if isinstance(b, Buffer)), -1
     )  # buffer -> the place of the step that makes it
-    apart = {b for _, b in lowered.mutations} | {s.buffer for s in steps if isinstance(s, View)}
+    apart = {buffer for _, buffer in lowered.mutations} | {s.buffer for s in steps if isinstance(s, View)}
     written: dict[Buffer, int] = {}
-    for s in steps:
-        for b in s.outputs if isinstance(s, Launch) else ():
+    for step in steps:
+        for b in step.outputs if isinstance(step, Launch) else ():
             written[b] = written.get(b, 0) + 1
     groups: list[list[Launch]] = []
     first: dict[int, list[Launch]] = {}  # id of a launch -> the group that begins there
     room = begin = 0
-    for at, s in enumerate(steps):
-        if isinstance(s, Extern) and s.op._schema.is_mutable and s.out_variant is None:
+    for at, step in enumerate(steps):
+        if isinstance(step, Extern) and step.op._schema.is_mutable and step.out_variant is None:
             room = 0  # (it may write what those behind it read)
-        if isinstance(s, Extern) and s.op is STATE:
-            there.update((b, at) for b in s.outputs if b is not None)
-        elif isinstance(s, View) and s.base in there:
-            there[s.buffer] = max(at, there[s.base])
-        if not isinstance(s, Launch) or not _is_free(s, there) or any(b in apart or written[b] > 1 for b in s.outputs):
+        if isinstance(step, Extern) and step.op is STATE:
+            there.update((output, at) for output in step.outputs if output is not None)
+        elif isinstance(step, View) and step.base in there:
+            there[step.buffer] = max(at, there[step.base])
+        if (
+            not isinstance(step, Launch)
+            or not _is_free(step, there)
+            or any(output in apart or written[output] > 1 for output in step.outputs)
+        ):
             continue
-        size = sum(int(nbytes(b).value) for b in s.outputs)
+        size = sum(int(nbytes(output).value) for output in step.outputs)
         if (
             groups
             and size <= room
-            and all(there.get(b, -1) < begin for b in s.inputs)
+            and all(there.get(b, -1) < begin for b in step.inputs)
             and max(alive[begin:at]) + size <= peak
-            and _may_join(groups[-1], s, forced, most)
+            and _may_join(groups[-1], step, forced, most)
         ):
-            groups[-1].append(s)
+            groups[-1].append(step)
             room -= size
             alive[begin:at] = [n + size for n in alive[begin:at]]
         else:
-            groups.append([s])
-            first[id(s)] = groups[-1]
+            groups.append([step])
+            first[id(step)] = groups[-1]
             room, begin = MOST_BYTES - size, at
-    joined = {id(s) for g in groups for s in g[1:]}
+    joined = {id(s) for group in groups for s in group[1:]}
     return [_join(first[id(s)]) if len(first.get(id(s), ())) > 1 else s for s in steps if id(s) not in joined]
 
 
@@ -101,31 +105,33 @@ def _may_join(group: list[Launch], s: Launch, forced: ForcedFusion, most: int) -
 
 
 def _on_gpu(s: Launch) -> bool:
-    return all(b.on_gpu for b in s.outputs)
+    return all(output.on_gpu for output in s.outputs)
 
 
 def _is_free(s: Launch, there: Container[Buffer]) -> bool:
     """Whether a kernel may run once what is `there` is made, and goes through memory in one run: element-wise, of
     static size.
     """
-    k = s.kernel
+    kernel = s.kernel
     if (
-        len(k.outer) != 1
-        or len(k.stages) != 1
-        or k.stages[0].axes
-        or k.template is not None
-        or k.checks
-        or k.params
-        or k.sizes
-        or k.locals
+        len(kernel.outer) != 1
+        or len(kernel.stages) != 1
+        or kernel.stages[0].axes
+        or kernel.template is not None
+        or kernel.checks
+        or kernel.params
+        or kernel.sizes
+        or kernel.locals
     ):
         return False
     if not _on_gpu(s) or not all(b in there or b.kind == "constant" for b in s.inputs):
         return False
-    stores, axis = k.stages[0].stores, k.outer[0].symbol.name
-    return all(x.mode == "set" and not x.positions and x.index.coeff(axis) is ONE for x in stores) and all(
-        v.op != "philox" and (not v.is_load or not v.args and v.attr[1].coeff(axis) in (ONE, ZERO))
-        for v in walk([x.value for x in stores])
+    stores, axis = kernel.stages[0].stores, kernel.outer[0].symbol.name
+    return all(
+        store.mode == "set" and not store.positions and store.index.coeff(axis) is ONE for store in stores
+    ) and all(
+        value.op != "philox" and (not value.is_load or not value.args and value.attr[1].coeff(axis) in (ONE, ZERO))
+        for value in walk([store.value for store in stores])
     )
 
 
@@ -136,19 +142,22 @@ def _join(launches: Sequence[Launch]) -> Launch:
     ]  # (a name for each: no element of one is known to be one of another)
     formal = FormalNames({a.name for a in axes})
     stages = []
-    for s, launch in zip(axes, launches):
+    for axis, launch in zip(axes, launches):
         k = launch.kernel
         given = dict(zip((*k.inputs, *k.outputs), (*launch.inputs, *launch.outputs)))
 
-        def at(e: Expr, old: str = k.outer[0].symbol.name, new: Expr = s) -> Expr:
-            return e.subs({old: new})
+        def at(expr: Expr, old: str = k.outer[0].symbol.name, new: Expr = axis) -> Expr:
+            return expr.subs({old: new})
 
         rw = Rewriter(at, lambda b, e, given=given: formal.load(given[b], e))  # type: ignore[misc]
         stages.append(
             Stage(
-                (Axis(s, k.outer[0].size),),
+                (Axis(axis, k.outer[0].size),),
                 [],
-                [Store(formal.output(given[x.buffer]), at(x.index), rw(x.value)) for x in k.stages[0].stores],
+                [
+                    Store(formal.output(given[store.buffer]), at(store.index), rw(store.value))
+                    for store in k.stages[0].stores
+                ],
             )
         )
     kernels = [x.kernel for x in launches]
@@ -159,8 +168,8 @@ def _join(launches: Sequence[Launch]) -> Launch:
         stages,
         list(formal.inputs.values()),
         list(formal.outputs.values()),
-        origins=[o for k in kernels for o in k.origins],
-        lines=list(dict.fromkeys(x for k in kernels for x in k.lines)),
+        origins=[origin for k in kernels for origin in k.origins],
+        lines=list(dict.fromkeys(line for k in kernels for line in k.lines)),
         fused_because=[*dict.fromkeys(w for k in kernels for w in k.fused_because), *why],
     )
     return Launch(kernel, list(formal.inputs), list(formal.outputs))

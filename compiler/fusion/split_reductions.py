@@ -88,8 +88,8 @@ def _split(nest: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] |
         return None
     # parts are stored as (kept..., parts...): the second reduction runs over what lies together
     order = [axis for axis in first_axes if axis.symbol.name not in names] + chosen
-    shape = tuple(dim.size for dim in order)
-    b = Buffer(
+    shape = tuple(axis.size for axis in order)
+    buffer = Buffer(
         nest.buffer.name + "_parts",
         nest.buffer.dtype,
         shape,
@@ -100,14 +100,16 @@ def _split(nest: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] |
         nest.buffer.origin,
     )
     at_ = integer(0)
-    for a, st in zip(order, b.stride):
+    for a, st in zip(order, buffer.stride):
         at_ = at_ + a.symbol * maybe_int(st)
-    parts = replace(nest, buffer=b, axes=first_axes, index=at_, value=value, reduce_axes=rest, domain=tuple(domain))
+    parts = replace(
+        nest, buffer=buffer, axes=first_axes, index=at_, value=value, reduce_axes=rest, domain=tuple(domain)
+    )
     whole = LoopNest(
         nest.buffer,
         nest.axes,
         index,
-        load(b, at_),
+        load(buffer, at_),
         tuple(chosen),
         nest.reduce_op,
         tuple(order),

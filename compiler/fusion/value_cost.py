@@ -28,8 +28,8 @@ def reads_rows(value: Value) -> bool:
     elements.
     """
     return any(
-        c == 1 and len(atoms) == 1 and not atoms[0].name.startswith("ind")
-        for c, atoms in value.attr[1].terms()
+        coeff == 1 and len(atoms) == 1 and not atoms[0].name.startswith("ind")
+        for coeff, atoms in value.attr[1].terms()
         if len(atoms) == 1 and atoms[0].is_symbol
     )
 

@@ -29,13 +29,14 @@ def verify_kernel(kernel: Kernel) -> None:
     for a in (*kernel.outer, *(axis for st in kernel.stages for axis in st.axes)):
         require(as_expr(a.size).symbol_names() <= sizes_known, f"{where}: axis {a} has a size that is no parameter")
     if kernel.template is not None:
-        t = kernel.template
+        template = kernel.template
         require(
-            as_expr(mul_all([axis.size for axis in t.outer])) is as_expr(mul_all([axis.size for axis in kernel.outer])),
+            as_expr(mul_all([axis.size for axis in template.outer]))
+            is as_expr(mul_all([axis.size for axis in kernel.outer])),
             f"{where}: its axes are not the template's",
         )
-        known = {*(axis.symbol.name for axis in t.axes), WORD.name, *sizes_known}
-        for v in verify_values(t.roots(), where):
+        known = {*(axis.symbol.name for axis in template.axes), WORD.name, *sizes_known}
+        for v in verify_values(template.roots(), where):
             require(v.op != "acc" or v.attr.startswith("product"), f"{where}: {v!r} inside of its template")
             if v.is_load:
                 require(v.attr[0] in params, f"{where}: {v.attr[0]!r} is no parameter")
@@ -43,7 +44,7 @@ def verify_kernel(kernel: Kernel) -> None:
                     name for name in v.attr[1].symbol_names() if name not in known and not name.startswith("ind")
                 }
                 require(not unknown, f"{where}: {v!r} uses {unknown}")
-        accs.update(dict.fromkeys(t.results, torch.float32))
+        accs.update(dict.fromkeys(template.results, torch.float32))
     for n, st in enumerate(kernel.stages):
         roots = st.roots()
         values = verify_values(roots, where)
@@ -160,21 +161,21 @@ class _Memory:
         self.ready.add(step.buffer)
 
     def launch(self, step: Launch) -> None:
-        k = step.kernel
-        verify_kernel(k)
+        kernel = step.kernel
+        verify_kernel(kernel)
         pairs: list[tuple[Any, Any]] = [
-            (k.inputs, step.inputs),
-            (k.outputs, step.outputs),
-            (k.sizes, step.sizes),
-            (k.params, step.params),
+            (kernel.inputs, step.inputs),
+            (kernel.outputs, step.outputs),
+            (kernel.sizes, step.sizes),
+            (kernel.params, step.params),
         ]
-        require(all(len(a) == len(b) for a, b in pairs), f"{k.name}: arguments do not fit its parameters")
-        for formal, b in zip(k.inputs, step.inputs):
-            self.readable(b, k.name)
-            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
-        for formal, b in zip(k.outputs, step.outputs):
-            require(self.has_memory(b), f"{k.name} writes {b!r}, which has no memory")
-            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
+        require(all(len(a) == len(b) for a, b in pairs), f"{kernel.name}: arguments do not fit its parameters")
+        for formal, b in zip(kernel.inputs, step.inputs):
+            self.readable(b, kernel.name)
+            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{kernel.name}: {formal!r} gets {b!r}")
+        for formal, b in zip(kernel.outputs, step.outputs):
+            require(self.has_memory(b), f"{kernel.name} writes {b!r}, which has no memory")
+            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{kernel.name}: {formal!r} gets {b!r}")
             self.written(b)
 
     def extern(self, step: Extern) -> None:

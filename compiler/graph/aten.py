@@ -115,8 +115,8 @@ class AtenGraph:
                 o = replace(o, value=r[o.value])
             elif o.kind == "view":
                 kind, i = o.value
-                m = o.meta
-                o = replace(o, value=(r[i] if kind == "node" else i, m.shape, m.stride, m.storage_offset))
+                meta = o.meta
+                o = replace(o, value=(r[i] if kind == "node" else i, meta.shape, meta.stride, meta.storage_offset))
             out.append(o)
         return out
 

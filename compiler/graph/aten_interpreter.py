@@ -54,21 +54,23 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta, sizes: dict[str, int]) -> 
 
 
 def _call(node: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) -> Any:
-    t = node.target
-    if t is aten.view.default:
+    target = node.target
+    if target is aten.view.default:
         return args[0].reshape(args[1])
-    if t is aten.clone.default:
+    if target is aten.clone.default:
         return _laid_out(args[0].clone(), node.meta["val"], sizes)
-    if t is aten.as_strided.default:
+    if target is aten.as_strided.default:
         x = _laid_out(args[0], node.args[0].meta["val"], sizes)
         return x.as_strided(args[1], args[2], x.storage_offset() + (args[3] or 0))
     if (
-        t is aten.as_strided_scatter.default
+        target is aten.as_strided_scatter.default
     ):  # positions count in the layout of the result: a copy in front may have been left out
-        return t(_laid_out(args[0].clone(), node.meta["val"], sizes), *args[1:], **kwargs)
-    if isinstance(t, torch._ops.OpOverload) and extern_reason(t) == "attention":  # (a GPU's misreads other masks)
-        return t(*map(_with_rows, args), **{name: _with_rows(value) for name, value in kwargs.items()})
-    return t(*args, **kwargs)
+        return target(_laid_out(args[0].clone(), node.meta["val"], sizes), *args[1:], **kwargs)
+    if (
+        isinstance(target, torch._ops.OpOverload) and extern_reason(target) == "attention"
+    ):  # (a GPU's misreads other masks)
+        return target(*map(_with_rows, args), **{name: _with_rows(value) for name, value in kwargs.items()})
+    return target(*args, **kwargs)
 
 
 def _with_rows(x: Any) -> Any:
@@ -164,8 +166,8 @@ def interpret(aten_graph: AtenGraph, inputs: Sequence[Any]) -> tuple:
     values, sizes = _evaluate(aten_graph, inputs)
     results = []
     for result in aten_graph.results:
-        m, v = result.meta["val"], values[result]
-        results.append(_laid_out(v, m, sizes) if is_call(result) else v)
+        meta, v = result.meta["val"], values[result]
+        results.append(_laid_out(v, meta, sizes) if is_call(result) else v)
     for i, slot in aten_graph.mutation_slots:
         changes = aten_graph.writes.get(i, 1)
         (inputs[i] if changes else inputs[i].data).copy_(results[slot])
@@ -182,11 +184,11 @@ def interpret(aten_graph: AtenGraph, inputs: Sequence[Any]) -> tuple:
             out.append(inputs[spec.value])
         elif spec.kind == "view":
             base = inputs[spec.value[1]] if spec.value[0] == "input" else results[spec.value[1]]
-            m = spec.meta
-            shape, stride = _concrete(m.shape, sizes), _concrete(m.stride, sizes)
-            parts = base.is_complex() and not m.dtype.is_complex
-            b = base if base.dtype == m.dtype else torch.view_as_real(base) if parts else base.view(m.dtype)
-            view = b.as_strided(shape, stride, b.storage_offset() + _concrete(m.storage_offset, sizes))
+            meta = spec.meta
+            shape, stride = _concrete(meta.shape, sizes), _concrete(meta.stride, sizes)
+            parts = base.is_complex() and not meta.dtype.is_complex
+            b = base if base.dtype == meta.dtype else torch.view_as_real(base) if parts else base.view(meta.dtype)
+            view = b.as_strided(shape, stride, b.storage_offset() + _concrete(meta.storage_offset, sizes))
             out.append(view.detach() if spec.detached else view)
         else:
             out.append(_concrete(spec.value, sizes))

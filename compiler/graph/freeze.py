@@ -76,9 +76,9 @@ def fold_batch_norms(aten_graph: AtenGraph) -> None:
     results = set(aten_graph.results)
     outer, state.env = state.env, aten_graph.env
     try:
-        for n in list(aten_graph.calls()):
-            if n.target in _NORMS:
-                _fold(aten_graph, n, frozen, results)
+        for node in list(aten_graph.calls()):
+            if node.target in _NORMS:
+                _fold(aten_graph, node, frozen, results)
     finally:
         state.env = outer
     dead_code(aten_graph)
@@ -172,7 +172,7 @@ def part(aten_graph: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
     where there is nothing to keep. Both take all inputs of `aten_graph`."""
     made, constant = made_of_parameters(aten_graph)
     works: set[Node] = set()  # among `made`: more than views
-    for n in (n for n in aten_graph.calls() if n in made):
+    for n in (node for node in aten_graph.calls() if node in made):
         if (
             n.target not in _VIEWS
             and n.target is not operator.getitem
@@ -215,11 +215,11 @@ def _settled(node: Node) -> bool:
 def _copy_of(aten_graph: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenGraph:
     from .aten import GraphOutput
 
-    g = torch.fx.Graph()
+    graph = torch.fx.Graph()
     new: dict[Node, Node] = {}
     for node in aten_graph.graph.nodes:
         if is_input(node) or node in nodes:
-            new[node] = g.create_node(
+            new[node] = graph.create_node(
                 node.op,
                 node.target,
                 map_arg(node.args, lambda x: new[x]),
@@ -227,13 +227,20 @@ def _copy_of(aten_graph: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenG
                 name=node.name,
             )
             new[node].meta.update(node.meta)
-    out = g.create_node("output", "output", (tuple(new[n] for n in keep),), {}, name="output")
+    out = graph.create_node("output", "output", (tuple(new[n] for n in keep),), {}, name="output")
     out.meta.update(aten_graph.graph.output_node().meta)
     plan = [GraphOutput("buffer", k, n.meta["val"]) for k, n in enumerate(keep)]
     first = AtenGraph(
-        g, aten_graph.inputs, plan, [], aten_graph.env, dict(aten_graph.constants), [], f"{aten_graph.name}_parameters"
+        graph,
+        aten_graph.inputs,
+        plan,
+        [],
+        aten_graph.env,
+        dict(aten_graph.constants),
+        [],
+        f"{aten_graph.name}_parameters",
     )
-    g.eliminate_dead_code()
+    graph.eliminate_dead_code()
     return first
 
 

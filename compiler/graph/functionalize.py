@@ -226,16 +226,16 @@ class Functionalizer:
             state.recorder = outer
 
     def _arg(self, x: Any) -> Any:
-        c = x.__class__
-        if c is TraceTensor or isinstance(x, torch.Tensor):
+        cls = x.__class__
+        if cls is TraceTensor or isinstance(x, torch.Tensor):
             return self.node_of(x)
-        if c is list or c is tuple:
+        if cls is list or cls is tuple:
             return [self._arg(y) for y in x]
-        if c is torch.SymInt:
+        if cls is torch.SymInt:
             return maybe_int(self.env.to_expr(x)) if self.env is not None else int(x)
-        if c is torch.SymFloat:
+        if cls is torch.SymFloat:
             return float(x.node.guard_float("", 0))
-        if c is torch.SymBool:
+        if cls is torch.SymBool:
             return bool(x)
         return x
 
@@ -325,7 +325,7 @@ class Functionalizer:
             return self._record_bernoulli(
                 targets[0],
                 [self._arg(arg) for arg in args[1:]],
-                {k: self._arg(v) for k, v in kwargs.items() if k != "self"},
+                {key: self._arg(item) for key, item in kwargs.items() if key != "self"},
             )
         returns = info.functional._schema.returns
         lists = [str(r.type).startswith("List") for r in returns]
@@ -334,9 +334,9 @@ class Functionalizer:
         if info.kind == "out":
             names = {info.arg_names[write] for write in info.writes}
             fargs = [self._arg(arg) for i, arg in enumerate(args) if i not in info.writes]
-            fkw = {k: self._arg(v) for k, v in kwargs.items() if k not in names}
+            fkw = {key: self._arg(item) for key, item in kwargs.items() if key not in names}
         else:
-            fargs, fkw = [self._arg(arg) for arg in args], {k: self._arg(v) for k, v in kwargs.items()}
+            fargs, fkw = [self._arg(arg) for arg in args], {key: self._arg(item) for key, item in kwargs.items()}
             for name, value in info.fill.items():
                 if name not in fkw and info.arg_names.index(name) >= len(fargs):
                     fkw[name] = value
@@ -363,7 +363,7 @@ class Functionalizer:
         names = [info.arg_names[write] for write in info.writes]
         outs = (out,) if isinstance(out, TraceTensor) or len(info.aliases) == 1 else out or ()
         fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
-        lengths = tuple((k, len(given[k])) for k in names if isinstance(given[k], (list, tuple)))
+        lengths = tuple((key, len(given[key])) for key in names if isinstance(given[key], (list, tuple)))
         results = tuple(len(o) if isinstance(o, (list, tuple)) else None for o in fresh)
         if lengths or any(result is not None for result in results):
             own = [t for o, result in zip(fresh, results) for t in ((o,) if result is None else o)]
@@ -377,8 +377,8 @@ class Functionalizer:
         written = [given[info.arg_names[write]] for write in info.writes if info.arg_names[write] not in same]
         if form is None or not all(isinstance(o, TraceTensor) for o in fresh):
             raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
-        nargs = tuple(self._arg(arg) for k, arg in zip(info.arg_names, args) if k not in same)
-        nkwargs = {k: self._arg(v) for k, v in kwargs.items() if k not in same}
+        nargs = tuple(self._arg(arg) for key, arg in zip(info.arg_names, args) if key not in same)
+        nkwargs = {key: self._arg(item) for key, item in kwargs.items() if key not in same}
         metas = [*(o.tt_meta for o in fresh), *(self.alias_of(t).meta.replace(storage_offset=0) for t in written)]
         n = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
         values = [self._getitem(n, i, m) for i, m in enumerate(metas)] if len(metas) > 1 else [n]
@@ -662,9 +662,9 @@ class Functionalizer:
                     found[id(memory)] = value
         return found
 
-    def _changes(self, memory: _Memory, t: Any) -> int:
+    def _changes(self, memory: _Memory, tensor: Any) -> int:
         """How often autograd counts a tensor as changed. It doesn't count what is written through `x.data`."""
-        return t._version if isinstance(t, TraceTensor) and not t.is_inference() else memory.version
+        return tensor._version if isinstance(tensor, TraceTensor) and not tensor.is_inference() else memory.version
 
     def _equal(self, a: Any, b: Any) -> bool:
         return self._holds(eq(as_expr(a), as_expr(b)))
@@ -716,12 +716,12 @@ class Functionalizer:
         return a.tensor is not None and a.tensor is not v
 
 
-def _bytes_of(m: TensorMeta) -> tuple[Expr, Expr]:
+def _bytes_of(meta: TensorMeta) -> tuple[Expr, Expr]:
     """Where a tensor without gaps begins and ends in its memory."""
-    begin, elements = as_expr(m.storage_offset) * m.dtype.itemsize, as_expr(1)
-    for size in m.shape:
+    begin, elements = as_expr(meta.storage_offset) * meta.dtype.itemsize, as_expr(1)
+    for size in meta.shape:
         elements = elements * as_expr(size)
-    return begin, begin + elements * m.dtype.itemsize
+    return begin, begin + elements * meta.dtype.itemsize
 
 
 def _metas(rule: Any, args: list, kwargs: dict) -> Any:
@@ -740,19 +740,19 @@ def _metas(rule: Any, args: list, kwargs: dict) -> Any:
 def _one_of_list(step: _Alias) -> tuple[Any, tuple]:
     """One result of split, chunk or unbind as a slice or select of the parent."""
     name = step.op._schema.name
-    pm, i = step.parent.meta, step.index
+    pm, index = step.parent.meta, step.index
     dim = step.args[1] if len(step.args) > 1 else step.kwargs.get("dim", 0)
     if name == "aten::unbind":
         dim = step.args[0] if step.args else step.kwargs.get("dim", 0)
-        return aten.select.int, (dim, i)
+        return aten.select.int, (dim, index)
     d = dim + len(pm.shape) if dim < 0 else dim
     sizes = step.args[0] if step.args else step.kwargs.get("split_size", step.kwargs.get("split_sizes"))
     if isinstance(sizes, (list, tuple)):
         start: Any = 0
-        for size in sizes[:i]:
+        for size in sizes[:index]:
             start = fold(start + size)
     else:
-        start = fold(sizes * i)
+        start = fold(sizes * index)
     return aten.slice.Tensor, (d, start, fold(start + step.meta.shape[d]))
 
 

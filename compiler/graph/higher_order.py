@@ -41,7 +41,7 @@ _LONGEST = 64  # iterations of a scan that are traced one by one
 
 
 def traced(values: Sequence[Any]) -> bool:
-    return any(isinstance(v, TraceTensor) for v in values)
+    return any(isinstance(value, TraceTensor) for value in values)
 
 
 def run_body(body: torch.fx.GraphModule, inputs: Sequence[Any], trace: bool | None = None) -> tuple:
@@ -50,16 +50,18 @@ def run_body(body: torch.fx.GraphModule, inputs: Sequence[Any], trace: bool | No
     if not (traced(inputs) if trace is None else trace):
         return tuple(body.forward(*inputs))  # (called, a GraphModule reports errors by printing them)
     given, values = iter(inputs), {}
-    for n in body.graph.nodes:
-        args, kwargs = map_arg((n.args, n.kwargs), values.__getitem__)
-        if is_input(n):
-            values[n] = next(given)
-        elif is_constant(n):
-            values[n] = operator.attrgetter(n.target)(body)
-        elif is_output(n):
+    for node in body.graph.nodes:
+        args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+        if is_input(node):
+            values[node] = next(given)
+        elif is_constant(node):
+            values[node] = operator.attrgetter(node.target)(body)
+        elif is_output(node):
             return tuple(args[0])
         else:
-            values[n] = trace_call(getattr(torch.Tensor, n.target) if n.op == "call_method" else n.target, args, kwargs)
+            values[node] = trace_call(
+                getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target, args, kwargs
+            )
     raise AssertionError("a body without results")
 
 
@@ -89,7 +91,7 @@ class _Apply(torch.autograd.Function):
         ctx.call = call
         ctx.kinds = [isinstance(k, torch.Tensor) for k in kept]
         ctx.plain = [k for k in kept if not isinstance(k, torch.Tensor)]
-        ctx.results = [(r.shape, r.dtype, r.device) for r in results]
+        ctx.results = [(result.shape, result.dtype, result.device) for result in results]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[k for k in kept if isinstance(k, torch.Tensor)])
         ctx.mark_non_differentiable(*[results[i] for i in call.non_differentiable])
@@ -104,12 +106,12 @@ class _Apply(torch.autograd.Function):
             raise NotImplementedError(call.refusal) if traced(grads) else RuntimeError(call.refusal)
         kept = [next(tensors) if is_tensor else next(plain) for is_tensor in ctx.kinds]
         like: Any = next(
-            (g for g in grads if g is not None), torch.empty(())
+            (grad for grad in grads if grad is not None), torch.empty(())
         )  # (of a traced one, zeros are part of the graph)
         grads = tuple(
             [
-                like.new_zeros(shape, dtype=dtype, device=device) if g is None else g
-                for g, (shape, dtype, device) in zip(grads, ctx.results)
+                like.new_zeros(shape, dtype=dtype, device=device) if grad is None else grad
+                for grad, (shape, dtype, device) in zip(grads, ctx.results)
             ]
         )
         with _computed_late(call.__name__):
@@ -238,9 +240,14 @@ class BackwardCall(HigherOrderCall):
         self.retain, self.create, self.allow_unused = retain, create, allow_unused
 
     def __call__(self, *values: Any) -> tuple:
-        n, k = self.n_roots, sum(self.has_gradient)
+        n_roots, k = self.n_roots, sum(self.has_gradient)
         end = len(values) - self.n_watched
-        roots, given, inputs, watched = values[:n], iter(values[n : n + k]), values[n + k : end], values[end:]
+        roots, given, inputs, watched = (
+            values[:n_roots],
+            iter(values[n_roots : n_roots + k]),
+            values[n_roots + k : end],
+            values[end:],
+        )
         gradients = [next(given) if has else None for has in self.has_gradient]
         seen: dict[int, torch.Tensor] = {}
         with in_this_thread(), noting(watched, seen):
@@ -257,10 +264,10 @@ class BackwardCall(HigherOrderCall):
     def order(self, *values: Any) -> list[int]:
         """In which order a pass with these arguments comes to the inputs, and then the watched tensors. (The graph
         stays as it is.)"""
-        n, k = self.n_roots, sum(self.has_gradient)
+        n_roots, k = self.n_roots, sum(self.has_gradient)
         seen: dict[int, torch.Tensor] = {}
-        again = BackwardCall(n, self.has_gradient, True, self.create, True)
-        with noting(values[n + k :], seen):
+        again = BackwardCall(n_roots, self.has_gradient, True, self.create, True)
+        with noting(values[n_roots + k :], seen):
             again(*values[: len(values) - self.n_watched])
         return list(seen)
 
@@ -268,7 +275,11 @@ class BackwardCall(HigherOrderCall):
 @contextmanager
 def noting(tensors: Sequence[torch.Tensor], seen: dict[int, torch.Tensor]) -> Iterator[None]:
     """Note the gradients that hooks on these tensors are given, in order."""
-    handles = [t.register_hook(lambda g, i=i: seen.__setitem__(i, g)) for i, t in enumerate(tensors) if t.requires_grad]
+    handles = [
+        tensor.register_hook(lambda g, i=i: seen.__setitem__(i, g))
+        for i, tensor in enumerate(tensors)
+        if tensor.requires_grad
+    ]
     try:
         yield
     finally:
@@ -287,15 +298,15 @@ class HookCall(HigherOrderCall):
     def __init__(self, name: str, hook: Any):
         super().__init__(name, {"hook": hook})
 
-    def __call__(self, t: torch.Tensor, *used: Any) -> tuple:
-        body, trace = self.bodies["hook"], traced((t,))
-        t.register_hook(lambda g: run_body(body, (g, *used), trace)[0])
+    def __call__(self, tensor: torch.Tensor, *used: Any) -> tuple:
+        body, trace = self.bodies["hook"], traced((tensor,))
+        tensor.register_hook(lambda g: run_body(body, (g, *used), trace)[0])
         return ()
 
 
 def has_backward(graph: torch.fx.Graph) -> bool:
     """Whether a captured graph computes gradients itself."""
-    return any(isinstance(n.target, BackwardCall) for n in graph.nodes)
+    return any(isinstance(node.target, BackwardCall) for node in graph.nodes)
 
 
 # --- control flow
@@ -371,7 +382,7 @@ class WhileLoopCall(HigherOrderCall):
             raise NotImplementedError("torch.while_loop: the number of iterations depends on values")
         while bool(self.bodies["condition"].forward(*carried, *inputs)[0]):
             carried = tuple(self.bodies["step"].forward(*carried, *inputs))
-        return tuple(c.clone() if any(c is v for v in values) else c for c in carried)
+        return tuple(c.clone() if any(c is value for value in values) else c for c in carried)
 
 
 class ScanCall(HigherOrderCall):
@@ -386,19 +397,23 @@ class ScanCall(HigherOrderCall):
         self.n_carried, self.n_sequences, self.reverse = n_carried, n_sequences, reverse
 
     def __call__(self, *values: Any) -> tuple:
-        n, k = self.n_carried, self.n_sequences
-        carried, sequences, inputs = tuple(values[:n]), values[n : n + k], values[n + k :]
+        n_carried, k = self.n_carried, self.n_sequences
+        carried, sequences, inputs = (
+            tuple(values[:n_carried]),
+            values[n_carried : n_carried + k],
+            values[n_carried + k :],
+        )
         length = int(sequences[0].shape[0])
         if traced(values) and length > _LONGEST:
             raise NotImplementedError(f"a scan of {length} steps (more than {_LONGEST})")
         steps = []
         for i in reversed(range(length)) if self.reverse else range(length):
-            out = run_body(self.bodies["step"], (*carried, *[s[i] for s in sequences], *inputs))
-            carried = tuple(out[:n])
-            steps.append(out[n:])
+            out = run_body(self.bodies["step"], (*carried, *[sequence[i] for sequence in sequences], *inputs))
+            carried = tuple(out[:n_carried])
+            steps.append(out[n_carried:])
         if self.reverse:
             steps.reverse()
-        carried = tuple(c.clone() if any(c is v for v in values) else c for c in carried)
+        carried = tuple(c.clone() if any(c is value for value in values) else c for c in carried)
         return (*carried, *[torch.stack(parts) for parts in zip(*steps)])
 
 
@@ -428,15 +443,15 @@ class TransformCall(HigherOrderCall):
 
     def call(self, *inputs: Any) -> Any:
         """The structured result."""
-        n = self.arguments.n_tensors
-        closed_over = inputs[n:]
+        n_tensors = self.arguments.n_tensors
+        closed_over = inputs[n_tensors:]
 
         def function(*args: Any, **kwargs: Any) -> Any:
             return self.results.fill(
                 run_body(self.bodies["body"], (*self.parameters.tensors((args, kwargs)), *closed_over), traced(inputs))
             )
 
-        args, kwargs = self.arguments.fill(inputs[:n])
+        args, kwargs = self.arguments.fill(inputs[:n_tensors])
         return self.transform(function)(*args, **kwargs)
 
     def __call__(self, *inputs: Any) -> tuple:
@@ -453,17 +468,17 @@ class Template:
     @classmethod
     def of(cls, value: Any) -> tuple["Template", list[torch.Tensor]]:
         leaves, spec = pytree.tree_flatten(value)
-        tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
-        return cls([_HOLE if isinstance(v, torch.Tensor) else v for v in leaves], spec, len(tensors)), tensors
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return cls([_HOLE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec, len(tensors)), tensors
 
     def fill(self, tensors: Sequence[Any]) -> Any:
         given = iter(tensors)
-        return pytree.tree_unflatten([next(given) if v is _HOLE else v for v in self.leaves], self.spec)
+        return pytree.tree_unflatten([next(given) if leaf is _HOLE else leaf for leaf in self.leaves], self.spec)
 
     def tensors(self, value: Any) -> list[Any]:
         """The tensors of a value of the same structure."""
         leaves = pytree.tree_leaves(value)
-        return [v for v, mine in zip(leaves, self.leaves) if mine is _HOLE]
+        return [leaf for leaf, mine in zip(leaves, self.leaves) if mine is _HOLE]
 
 
 _HOLE = object()

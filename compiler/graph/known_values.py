@@ -102,8 +102,8 @@ def _value(x: Any) -> Any:
     if isinstance(x, Traced):
         value = known(x)
         return _UNKNOWN if value is None else value
-    c = x.__class__
-    if c is list or c is tuple:
+    cls = x.__class__
+    if cls is list or cls is tuple:
         values = [_value(y) for y in x]
         return _UNKNOWN if any(item is _UNKNOWN for item in values) else values
     return _UNKNOWN if isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)) else x

@@ -194,20 +194,20 @@ def _register() -> None:
 
 def _plain(x: Any) -> Any:
     """An argument as rules see it."""
-    c = x.__class__
-    if c is TraceTensor:
+    cls = x.__class__
+    if cls is TraceTensor:
         return x.tt_meta if x.tt_env is None or not x.tt_env.replacements else tensor_meta(x)
-    if c is int or c is float or c is bool or x is None or c is str:
+    if cls is int or cls is float or cls is bool or x is None or cls is str:
         return x
-    if c is list or c is tuple:
+    if cls is list or cls is tuple:
         return [_plain(y) for y in x]
     if isinstance(x, torch.Tensor):
         return tensor_meta(x)
-    if c is torch.SymInt:
+    if cls is torch.SymInt:
         return _sym(x)
-    if c is torch.SymBool:
+    if cls is torch.SymBool:
         return bool(x)
-    if c is torch.SymFloat:
+    if cls is torch.SymFloat:
         return float(x.node.guard_float("", 0))
     return x
 
@@ -224,15 +224,15 @@ def _sym(x: torch.SymInt) -> Any:
 
 def _find_env(args: Iterable[Any]) -> ShapeEnv | None:
     for arg in args:
-        c = arg.__class__
-        if c is TraceTensor:
+        cls = arg.__class__
+        if cls is TraceTensor:
             if arg.tt_env is not None:
                 return arg.tt_env
-        elif c is list or c is tuple:
+        elif cls is list or cls is tuple:
             env = _find_env(arg)
             if env is not None:
                 return env
-        elif c is torch.SymInt:
+        elif cls is torch.SymInt:
             return getattr(arg.node, "env", None)
     return None
 
@@ -240,11 +240,11 @@ def _find_env(args: Iterable[Any]) -> ShapeEnv | None:
 def holds_outer(values: Iterable[Any]) -> bool:
     """Whether one of an operator's arguments stands for a wrapper."""
     for value in values:
-        c = value.__class__
-        if c is TraceTensor:
+        cls = value.__class__
+        if cls is TraceTensor:
             if value.tt_wrapper is not None:
                 return True
-        elif (c is list or c is tuple) and holds_outer(value):
+        elif (cls is list or cls is tuple) and holds_outer(value):
             return True
     return False
 
@@ -561,10 +561,10 @@ def trace_tensor_like(
                 expected, hint = expected * shape[d], hint * real.shape[d]
     meta = TensorMeta(tuple(shape), tuple(stride), real.dtype, real.device, real.storage_offset(), real.requires_grad)
     with _of_kind(real):
-        t = TraceTensor(meta, env, None, real.requires_grad and real.is_leaf)
+        trace_tensor = TraceTensor(meta, env, None, real.requires_grad and real.is_leaf)
     if isinstance(real, torch.nn.Parameter):
-        t._is_param = True
-    return t
+        trace_tensor._is_param = True
+    return trace_tensor
 
 
 @contextmanager

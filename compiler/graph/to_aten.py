@@ -52,10 +52,10 @@ def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
 # ---- recording
 def _record(captured: CapturedGraph) -> AtenGraph:
     """The captured graph as a functional aten graph, nothing decomposed yet."""
-    f = Functionalizer(captured.env)
-    with recording(f):
-        _, result = run_nodes(f, captured, keep_grad=False)
-    return f.finish(result, captured.inputs, captured.name)
+    functionalizer = Functionalizer(captured.env)
+    with recording(functionalizer):
+        _, result = run_nodes(functionalizer, captured, keep_grad=False)
+    return functionalizer.finish(result, captured.inputs, captured.name)
 
 
 def run_nodes(
@@ -97,20 +97,24 @@ def record_function(
     """The aten graph of `fn(*tensors)`, a Python function run on TraceTensors like the given real tensors. It returns a
     tensor or a (nested) list or tuple of tensors and other values, flattened in order. `dynamic` names symbolic
     dimensions by input. For tests and for code that has a function rather than a captured graph."""
-    f = Functionalizer(env)
+    functionalizer = Functionalizer(env)
     traced = []
     inputs = []
     for i, real in enumerate(tensors):
         t = trace_tensor_like(real if keep_grad else real.detach(), env, (dynamic or {}).get(i, ()))
-        f.add_input(f"arg{i}", t, i)
+        functionalizer.add_input(f"arg{i}", t, i)
         traced.append(t)
         inputs.append(GraphInput(f"arg{i}", None, "tensor"))
-    with recording(f):
+    with recording(functionalizer):
         out = fn(*traced)
     flat: list[Any] = []
     _flatten(out, flat)
-    return f.finish(
-        tuple(f.lift(v) if isinstance(v, torch.Tensor) and not isinstance(v, TraceTensor) else v for v in flat), inputs
+    return functionalizer.finish(
+        tuple(
+            functionalizer.lift(v) if isinstance(v, torch.Tensor) and not isinstance(v, TraceTensor) else v
+            for v in flat
+        ),
+        inputs,
     )
 
 

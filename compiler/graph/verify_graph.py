@@ -52,17 +52,17 @@ def verify(aten_graph: AtenGraph) -> None:
 
 
 def _check_call(node: torch.fx.Node, val: Any) -> None:
-    t = node.target
-    if t is operator.getitem:
+    target = node.target
+    if target is operator.getitem:
         if not isinstance(node.args[0].meta["val"], tuple) or not 0 <= node.args[1] < len(node.args[0].meta["val"]):
             _fail(node, "getitem of a node without that many results")
         return
-    if not isinstance(t, torch._ops.OpOverload):
-        _fail(node, f"target {t!r} is not an operator of torch")
-    if any(arg.alias_info is not None and arg.alias_info.is_write for arg in t._schema.arguments):
-        _fail(node, f"{t} writes its arguments")
-    if t not in OPSET and gives_views(t):
-        _fail(node, f"{t} is a view that is not in the closed set")
+    if not isinstance(target, torch._ops.OpOverload):
+        _fail(node, f"target {target!r} is not an operator of torch")
+    if any(arg.alias_info is not None and arg.alias_info.is_write for arg in target._schema.arguments):
+        _fail(node, f"{target} writes its arguments")
+    if target not in OPSET and gives_views(target):
+        _fail(node, f"{target} is a view that is not in the closed set")
     for m in val if isinstance(val, tuple) else (val,):
         if isinstance(m, TensorMeta):
             if len(m.shape) != len(m.stride):
@@ -81,11 +81,11 @@ def _check_args(node: torch.fx.Node, x: Any) -> None:
 
 
 def _check_results(aten_graph: AtenGraph) -> None:
-    r = aten_graph.results
+    results = aten_graph.results
     for spec in aten_graph.plan:
         if spec.kind == "buffer" or spec.kind == "view" and spec.value[0] == "node":
             slot = spec.value if spec.kind == "buffer" else spec.value[1]
-            n = r[slot]
+            n = results[slot]
             if not is_call(n):
                 _fail(n, "is handed out as a fresh tensor but is an input or a constant")
             if gives_views(n.target):

@@ -60,32 +60,32 @@ def brief(value: Any, depth: int = 0) -> str:
     named.
     """
     value = present(value)
-    t = type(value)
-    if t in (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout):
+    cls = type(value)
+    if cls in (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout):
         text = repr(value)
-    elif t in (tuple, list) and len(value) <= 8 and depth < 3:
-        inner = ", ".join(brief(v, depth + 1) for v in value)
-        text = f"({inner}{',' if len(value) == 1 else ''})" if t is tuple else f"[{inner}]"
-    elif issubclass(t, type):
+    elif cls in (tuple, list) and len(value) <= 8 and depth < 3:
+        inner = ", ".join(brief(item, depth + 1) for item in value)
+        text = f"({inner}{',' if len(value) == 1 else ''})" if cls is tuple else f"[{inner}]"
+    elif issubclass(cls, type):
         text = _name(value)
-    elif issubclass(t, types.ModuleType):
+    elif issubclass(cls, types.ModuleType):
         text = str(
             vars(types.ModuleType)["__dict__"].__get__(value).get("__name__", "a module")
         )  # past its __getattr__
-    elif t in (types.FunctionType, types.BuiltinFunctionType):
+    elif cls in (types.FunctionType, types.BuiltinFunctionType):
         text = value.__qualname__
     elif value is UNBOUND:
         text = "not set"
-    elif issubclass(t, torch.Tensor):
-        text = f"a {_name(t).rpartition('.')[2]}"
+    elif issubclass(cls, torch.Tensor):
+        text = f"a {_name(cls).rpartition('.')[2]}"
     else:
-        text = f"a {_name(t)} object"
+        text = f"a {_name(cls)} object"
     return text if len(text) <= _MAX else text[: _MAX - 3] + "..."
 
 
-def _name(t: type) -> str:
+def _name(cls: type) -> str:
     """A class's name, past what its metaclass says."""
-    return vars(type)["__qualname__"].__get__(t)
+    return vars(type)["__qualname__"].__get__(cls)
 
 
 def explain_failure(
@@ -105,7 +105,7 @@ def explain_failure(
         if guard.kind == "TENSOR":  # this guard binds its own symbols anew
             own = {e.name for e in (*guard.expected.shape, *guard.expected.stride) if is_symbol(e)}
             bound = {e.name for g in guards if g is not guard for e in _symbols(g)}
-            bindings = {n: v for n, v in bindings.items() if n not in own or n in bound}
+            bindings = {key: binding for key, binding in bindings.items() if key not in own or key in bound}
     bindings = dict(bindings or {})
     if guard.kind == "STATE":
         return _state(guard)
@@ -166,12 +166,12 @@ def _tensor(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> Gu
     found = tensor_mismatch(value, spec, bindings)
     if found is None:  # one of the size expressions
         for what, sizes, got in (("shape", spec.shape, value.shape), ("stride", spec.stride, value.stride())):
-            for d, e in enumerate(sizes):
-                if e is None or isinstance(e, int) or is_symbol(e) or not hasattr(e, "eval"):
+            for dim, size in enumerate(sizes):
+                if size is None or isinstance(size, int) or is_symbol(size) or not hasattr(size, "eval"):
                     continue
-                wanted = e.eval(bindings) if e.symbol_names() <= bindings.keys() else None
-                if wanted != got[d]:
-                    found = (f"{what}[{d}]", e.py() if wanted is None else wanted, got[d])
+                wanted = size.eval(bindings) if size.symbol_names() <= bindings.keys() else None
+                if wanted != got[dim]:
+                    found = (f"{what}[{dim}]", size.py() if wanted is None else wanted, got[dim])
                     break
             if found:
                 break
@@ -265,8 +265,8 @@ _FIRST_BACKWARD = (
 )
 
 
-def _object_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
-    weak = f.guard.kind == "WEAK_ID" and isinstance(expected, weakref.ref)
+def _object_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    weak = failure.guard.kind == "WEAK_ID" and isinstance(expected, weakref.ref)
     wanted = expected() if weak else present(expected)
     if wanted is None and expected is not None:
         return (
@@ -293,14 +293,14 @@ def _object_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Word
     return was, got, hint
 
 
-def _type_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _type_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     was, got = f"`{name}` was a {brief(expected)}", f"`{name}` is a {brief(type(value))}"
     if _defined_again(present(expected), type(value)):
         return was, f"{got} of a later definition", DEFINED_AGAIN.format("class")
     return was, got, "pass one type at every call"
 
 
-def _constant_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _constant_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     if isinstance(value, torch.Tensor) and type(expected) in (int, float):
         hint = f"begin with torch.tensor({expected!r}): a number and a tensor have an entry each"
     elif type(value) is not type(expected):
@@ -316,13 +316,13 @@ def _constant_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Wo
     return f"`{name}` was {brief(expected)}", f"`{name}` is {brief(value)}", hint
 
 
-def _length_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
-    f.got = _length(value)
+def _length_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    failure.got = _length(value)
     hint = "keep the length the same, or stack the items into one tensor"
-    return f"len(`{name}`) was {expected}", f"len(`{name}`) is {f.got}", hint
+    return f"len(`{name}`) was {expected}", f"len(`{name}`) is {failure.got}", hint
 
 
-def _keys_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _keys_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     try:
         keys: Any = dict_keys(value)
     except Unreachable:
@@ -331,24 +331,24 @@ def _keys_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     return had, has, "keep the same keys in the same order"
 
 
-def _lacks_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _lacks_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     had, has = f"`{name}` had no {brief(expected)}", f"`{name}` has {brief(expected)}"
     return had, has, "set attributes before the first call"
 
 
-def _attribute_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _attribute_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     had, has = ("had", "has no") if expected[1] else ("had no", "has")
     which = f"attribute {expected[0]!r}"
     return f"`{name}` {had} {which}", f"`{name}` {has} {which}", "set attributes before the first call"
 
 
-def _int_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _int_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     was = f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more")
     hint = f"pass int({name})" if type(value) is not int else _NUMBERS_ALONE
     return was, f"`{name}` is {brief(value)}", hint
 
 
-def _float_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _float_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     got = f"`{name}` is {brief(value)}"
     if type(value) is not float:
         return f"`{name}` was a float", got, f"pass float({name})"
@@ -358,7 +358,7 @@ def _float_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words
     return f"`{name} {sign} {c}` was {outcome}", got, hint
 
 
-def _function_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _function_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     hint = "define the function once; each body that it gets has its own entry"
     if not isinstance(value, types.FunctionType):
         return f"`{name}` was a function", f"`{name}` is {brief(value)}", hint
@@ -369,14 +369,14 @@ def _function_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Wo
     return was, f"`{name}` is {brief(value)}, line {value.__code__.co_firstlineno}, of other code", hint
 
 
-def _class_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _class_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     other = next((n for n, wanted in expected if not class_holds(value, ((n, wanted),))), "")
-    f.got, f.detail = None, other
+    failure.got, failure.detail = None, other
     was, got = f"`{name}.{other}` was as captured", f"`{name}.{other}` was replaced or deleted"
     return was, got, "complete the class before the first call"
 
 
-def _code_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+def _code_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     was, got = f"the code of `{name}` was as captured", f"the code of `{name}` has changed"
     return was, got, "define the function once; redefining it compiles anew"
 
@@ -407,11 +407,11 @@ def _length(value: Any) -> int | None:
 
 def predicate_failure(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
     """The words for a predicate over sizes that does not hold for these."""
-    e = guard.expected
-    names = sorted(e.symbol_names()) if hasattr(e, "symbol_names") else []
-    known = {n: bindings[n] for n in names if n in bindings}
-    text = e.py() if hasattr(e, "py") else repr(e)
-    got = ", ".join(f"{n} = {v}" for n, v in known.items())
+    expected = guard.expected
+    names = sorted(expected.symbol_names()) if hasattr(expected, "symbol_names") else []
+    known = {name: bindings[name] for name in names if name in bindings}
+    text = expected.py() if hasattr(expected, "py") else repr(expected)
+    got = ", ".join(f"{key} = {value}" for key, value in known.items())
     return GuardFailure(
         guard,
         got or None,
@@ -424,7 +424,7 @@ def predicate_failure(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
 
 def _relation(guard: Guard, func: Callable, args: Sequence[Any]) -> GuardFailure:
     sources = (guard.source, guard.expected) if guard.kind == "ALIAS" else tuple(guard.expected)
-    names = [s.name() for s in sources]
+    names = [source.name() for source in sources]
     if guard.kind == "ALIAS":
         return GuardFailure(
             guard,
@@ -451,9 +451,9 @@ def _first_pair(kind: str, sources: tuple, func: Callable, args: Sequence[Any]) 
     from .python_program import no_overlap
 
     found = []
-    for s in sources:
+    for source in sources:
         try:
-            found.append((s.name(), evaluate_source(s, func, args)))
+            found.append((source.name(), evaluate_source(source, func, args)))
         except Unreachable:
             return None
     for i, (n, v) in enumerate(found):

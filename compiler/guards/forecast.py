@@ -197,11 +197,11 @@ def _sizes(guard: Guard, value: TensorDescription, bindings: dict[str, int]) -> 
 
 
 def _predicate(guard: Guard, bindings: dict[str, int]) -> GuardFailure | None:
-    e = guard.expected
-    if not hasattr(e, "eval") or not e.symbol_names() <= bindings.keys():
+    expected = guard.expected
+    if not hasattr(expected, "eval") or not expected.symbol_names() <= bindings.keys():
         return None
     try:
-        return None if e.eval(bindings) else predicate_failure(guard, bindings)
+        return None if expected.eval(bindings) else predicate_failure(guard, bindings)
     except ZeroDivisionError:
         return predicate_failure(guard, bindings)
 

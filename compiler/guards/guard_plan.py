@@ -139,9 +139,9 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
                 if is_symbol(e):
                     number(e.name)
             deferred = tuple(
-                (what, d, size)
+                (what, dim, size)
                 for what, sizes in (("size", spec.shape), ("stride", spec.stride))
-                for d, size in enumerate(sizes)
+                for dim, size in enumerate(sizes)
                 if size is not None and not isinstance(size, int) and not is_symbol(size)
             )
             if deferred:

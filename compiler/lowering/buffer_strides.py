@@ -61,8 +61,8 @@ def narrowed(value: Value, shape: tuple) -> tuple:
     """The shape with 1 for each dimension that `value` does not vary over: what repeats itself is kept once."""
     if len(shape) < 2 or not all(type(size) is int for size in shape) or math.prod(shape) < 2:
         return shape
-    names, n = symbols_of([value]), len(shape)
-    return tuple(size if dim_symbol(n, d).name in names else 1 for d, size in enumerate(shape))
+    names, ndim = symbols_of([value]), len(shape)
+    return tuple(size if dim_symbol(ndim, dim).name in names else 1 for dim, size in enumerate(shape))
 
 
 def aligned_rows(dtype: torch.dtype, shape: Sequence[Any], stride: Sequence[Any]) -> tuple | None:
@@ -87,15 +87,15 @@ def same_strides(shape: Sequence[Any], a: Sequence[Any], b: Sequence[Any]) -> bo
 
 def memory_order(shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Axis, ...]:
     """Axes of all dimensions that are not of size 1, largest stride first."""
-    n = len(shape)
-    dims = [d for d in range(n) if not is_one(shape[d])]
+    ndim = len(shape)
+    dims = [dim for dim in range(ndim) if not is_one(shape[dim])]
     if any(type(stride[dim]) is not int for dim in dims):
         exact = list(stride) == list(contiguous_strides(shape))
         if not exact:
             dims.sort(key=lambda d: -_rank(stride[d]))
     elif any(stride[dim] < stride[b] for dim, b in zip(dims, dims[1:])):
         dims.sort(key=lambda d: -stride[d])
-    return tuple(Axis(dim_symbol(n, dim), shape[dim]) for dim in dims)
+    return tuple(Axis(dim_symbol(ndim, dim), shape[dim]) for dim in dims)
 
 
 def _rank(stride: Any) -> int:
@@ -112,20 +112,20 @@ def _rank(stride: Any) -> int:
 
 def order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
     """Dimensions in the order of the memory of the largest thing that `value` reads."""
-    n = len(shape)
+    ndim = len(shape)
     best: list[int] | None = None
     best_seen = -1
     for v in loads([value]):
         if v.args:
             continue
-        cs = [v.attr[1].coeff(f"j{n - 1 - d}") for d in range(n)]
+        cs = [v.attr[1].coeff(f"j{ndim - 1 - dim}") for dim in range(ndim)]
         seen = sum(1 for c, size in zip(cs, shape) if not is_one(size) and c is not None and c is not ZERO)
         if any(c is None for c in cs) or seen <= best_seen:
             continue
         best_seen = seen
         ranks = [_rank(c.value if c.is_const else c) for c in cs]
         # a dimension that is not read (broadcast) keeps its place
-        best = list(range(n))
+        best = list(range(ndim))
         if all(rank > 0 or is_one(size) for rank, size in zip(ranks, shape)):
             best.sort(key=lambda d: -ranks[d])
-    return best if best is not None else list(range(n))
+    return best if best is not None else list(range(ndim))

@@ -199,26 +199,29 @@ class Lowering:
         argmax/argmin).
         """
         _supported(value.dtype, value, self.dtypes())
-        n = len(src_shape)
-        reduced = {dim % n for dim in dims} if n else set()
+        ndim = len(src_shape)
+        reduced = {dim % ndim for dim in dims} if ndim else set()
         out_dtype = reduced_dtype(op, value.dtype)
-        shape = tuple(1 if d in reduced else size for d, size in enumerate(src_shape) if keepdim or d not in reduced)
-        order = list(range(n)) if logical_order else order_of_loads(value, src_shape)
-        domain = tuple(Axis(dim_symbol(n, dim), src_shape[dim]) for dim in order if not is_one(src_shape[dim]))
-        red_names = {dim_symbol(n, d).name for d in reduced}
+        shape = tuple(
+            1 if dim in reduced else size for dim, size in enumerate(src_shape) if keepdim or dim not in reduced
+        )
+        order = list(range(ndim)) if logical_order else order_of_loads(value, src_shape)
+        domain = tuple(Axis(dim_symbol(ndim, dim), src_shape[dim]) for dim in order if not is_one(src_shape[dim]))
+        red_names = {dim_symbol(ndim, d).name for d in reduced}
         b = self._buffer(self._node_name() + suffix, shape, out_dtype, stride)
-        kept = [d for d in range(n) if d not in reduced]
-        kept_strides = [st for d, st in zip(range(n), b.stride) if d not in reduced] if keepdim else list(b.stride)
+        kept = [dim for dim in range(ndim) if dim not in reduced]
+        kept_strides = [st for d, st in zip(range(ndim), b.stride) if d not in reduced] if keepdim else list(b.stride)
         idx = as_expr(0)
         for d, st in zip(kept, kept_strides):
             if not is_one(src_shape[d]):
-                idx = idx + dim_symbol(n, d) * st
+                idx = idx + dim_symbol(ndim, d) * st
         if not any(axis.symbol.name in red_names for axis in domain):  # one element: it is its own reduction
             one = const(0, torch.int64) if is_position(op) else value
             one = summed(one) if op == "sum" else one
             at = dict(zip(kept, kept_strides))
             axes = memory_order(
-                tuple(1 if d in reduced else src_shape[d] for d in range(n)), tuple(at.get(d, 1) for d in range(n))
+                tuple(1 if dim in reduced else src_shape[dim] for dim in range(ndim)),
+                tuple(at.get(dim, 1) for dim in range(ndim)),
             )
             self.steps.append(LoopNest(b, axes, idx, one, domain=axes, origins=self.origins(), lines=self.lines()))
             return ref_of_buffer(b)

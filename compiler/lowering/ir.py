@@ -108,8 +108,8 @@ __all__ = [
     "clear",
 ]
 
-REDUCE_OPS = tuple(op for op, r in REDUCTIONS.items() if r.folds)
-SCAN_OPS = tuple(op for op, r in REDUCTIONS.items() if r.runs)
+REDUCE_OPS = tuple(op for op, reduction in REDUCTIONS.items() if reduction.folds)
+SCAN_OPS = tuple(op for op, reduction in REDUCTIONS.items() if reduction.runs)
 STORE_MODES = (
     "set",
     "add",
@@ -149,11 +149,11 @@ class Buffer:
     def reach(self) -> Expr:
         """How many elements of memory there are to the last that its strides reach, where none of its sizes is 0."""
         known, more = 1, ZERO
-        for n, st in zip(self.shape, self.stride):
-            if type(n) is int and type(st) is int:
-                known += (n - 1) * st
+        for size, st in zip(self.shape, self.stride):
+            if type(size) is int and type(st) is int:
+                known += (size - 1) * st
             else:
-                more = more + (as_expr(n) - 1) * st
+                more = more + (as_expr(size) - 1) * st
         return more + known
 
     @property
@@ -161,9 +161,9 @@ class Buffer:
         """How often elements are repeated (axes of stride 0), where that is 0 or may be: there is no element to read
         then. (Other axes have an index, which comes from a loop that runs.)"""
         return [
-            as_expr(n)
-            for n, st in zip(self.shape, self.stride)
-            if type(st) is int and st == 0 and (type(n) is not int or n == 0)
+            as_expr(size)
+            for size, st in zip(self.shape, self.stride)
+            if type(st) is int and st == 0 and (type(size) is not int or size == 0)
         ]
 
     def __repr__(self) -> str:
@@ -215,7 +215,7 @@ class Value:
         return _again, (self.op, self.dtype, self.args, self.attr, self.origin)
 
     def __repr__(self) -> str:
-        a = ", ".join([repr(self.attr)] * (self.attr is not None) + [f"%{x.id}" for x in self.args])
+        a = ", ".join([repr(self.attr)] * (self.attr is not None) + [f"%{arg.id}" for arg in self.args])
         return f"%{self.id} = {self.op}.{str(self.dtype).removeprefix('torch.')}({a})"
 
 
@@ -273,10 +273,10 @@ def const(x: bool | int | float, dtype: torch.dtype) -> Value:
     return make("const", dtype, (), x)
 
 
-def index(e: Expr, dtype: torch.dtype = torch.int64) -> Value:
-    if e.is_const and dtype == torch.int64:
-        return const(e.value, dtype)
-    return make("index", dtype, _indirect_in(e), e)
+def index(expr: Expr, dtype: torch.dtype = torch.int64) -> Value:
+    if expr.is_const and dtype == torch.int64:
+        return const(expr.value, dtype)
+    return make("index", dtype, _indirect_in(expr), expr)
 
 
 def param(name: str, dtype: torch.dtype) -> Value:
@@ -335,8 +335,8 @@ def prim(op: str, *args: Value) -> Value:
         form = form_on(op, dtype == torch.bool, False)
         if form != op:
             return args[0] if form == "identity" else prim(form, *args)
-    if op in _OF_POSITIONS and args[0].dtype == torch.int64 and all(a.op in ("index", "const") for a in args):
-        e = _position(op, *(integer(a.attr) if a.is_const else a.attr for a in args))
+    if op in _OF_POSITIONS and args[0].dtype == torch.int64 and all(arg.op in ("index", "const") for arg in args):
+        e = _position(op, *(integer(arg.attr) if arg.is_const else arg.attr for arg in args))
         if e is not None:
             return index(e)
     if args[0].is_const or (op in ("logical_and", "logical_or") and args[1].is_const):
@@ -361,7 +361,7 @@ def _position(op: str, a: Expr, b: Expr) -> Expr | None:
     products of positions.
     """
     numbers = [x.value for x in (a, b) if x.is_const]
-    if len(numbers) == 2 or any(abs(n) >= _FAR for n in numbers) or (op == "mul" and not numbers):
+    if len(numbers) == 2 or any(abs(number) >= _FAR for number in numbers) or (op == "mul" and not numbers):
         return None
     if op in ("remainder", "div_floor") and not (b.is_const and b.value > 0):
         return None
@@ -426,11 +426,11 @@ def put_symbol(k: int) -> Expr:
     return symbol(f"at{k}")
 
 
-def _indirect_in(e: Expr) -> tuple[Value, ...]:
+def _indirect_in(expr: Expr) -> tuple[Value, ...]:
     if not _indirect:
         return ()
-    names = [n for n in e.symbol_names() if n in _indirect]
-    return tuple(_indirect[n] for n in sorted(names)) if names else ()
+    names = [name for name in expr.symbol_names() if name in _indirect]
+    return tuple(_indirect[name] for name in sorted(names)) if names else ()
 
 
 class Axis(NamedTuple):
@@ -440,7 +440,7 @@ class Axis(NamedTuple):
 
 def numel(axes: Iterable[Axis]) -> Expr:
     """How many elements the loops over these axes go through."""
-    return mul_all(a.size for a in axes)
+    return mul_all(axis.size for axis in axes)
 
 
 def is_position(op: str) -> bool:
@@ -504,8 +504,8 @@ class Stage:
         """All that the stage has to compute: operands of accumulators, positions and values of stores."""
         return [
             *(a.value for a in self.accs),
-            *(p for s in self.stores for p in s.positions),
-            *(s.value for s in self.stores),
+            *(position for store in self.stores for position in store.positions),
+            *(store.value for store in self.stores),
         ]
 
     def values(self) -> list[Value]:
@@ -610,8 +610,8 @@ def walk(roots: Iterable[Value], known: Container[int] = ()) -> list[Value]:
         return _walk(roots, known)
     (root,) = roots  # (each pass goes over the value of each nest)
     if root.below is None:
-        if all(a.below is not None or not a.args for a in root.args):
-            root.below = tuple(dict.fromkeys(x for a in root.args for x in (*(a.below or ()), a)))
+        if all(arg.below is not None or not arg.args for arg in root.args):
+            root.below = tuple(dict.fromkeys(x for arg in root.args for x in (*(arg.below or ()), arg)))
         else:
             root.below = tuple(_walk(roots, ())[:-1])
     return [*root.below, root]
@@ -629,7 +629,7 @@ def _walk(roots: list[Value], known: Container[int]) -> list[Value]:
         if v.id in seen or v.id in known:
             continue
         seen.add(v.id)
-        operands = [a for a in v.args if a.id not in seen]
+        operands = [arg for arg in v.args if arg.id not in seen]
         if operands:
             stack += (v, None)
             stack += operands[::-1]
@@ -642,35 +642,39 @@ def _walk(roots: list[Value], known: Container[int]) -> list[Value]:
 def loads(roots: Iterable[Value]) -> list[Value]:
     roots = list(roots)
     if len(roots) != 1:
-        return [v for v in walk(roots) if v.is_load]
+        return [value for value in walk(roots) if value.is_load]
     (root,) = roots
     if root.reads is None:
-        root.reads = tuple([v for v in walk(roots) if v.is_load])
+        root.reads = tuple([value for value in walk(roots) if value.is_load])
     return list(root.reads)
 
 
 def loaded(roots: Iterable[Value]) -> set[Buffer]:
-    return {v.attr[0] for v in loads(roots)}
+    return {value.attr[0] for value in loads(roots)}
 
 
 def symbols_of(roots: Iterable[Value]) -> set[str]:
     """Names of the axes and sizes that values depend on, by what they load and where they stand."""
-    return {name for v in walk(roots) for name in v.symbols}
+    return {name for value in walk(roots) for name in value.symbols}
 
 
 def has_op(roots: Iterable[Value], op: str) -> bool:
-    return any(v.op == op for v in walk(roots))
+    return any(value.op == op for value in walk(roots))
 
 
-def known_position(v: Value) -> Expr | None:
+def known_position(value: Value) -> Expr | None:
     """An int64 as an expression of axes and sizes; None of one that depends on what is in memory, and of others."""
-    return as_expr(v.attr) if v.op in ("index", "const") and v.dtype == torch.int64 and not v.args else None
+    return (
+        as_expr(value.attr)
+        if value.op in ("index", "const") and value.dtype == torch.int64 and not value.args
+        else None
+    )
 
 
-def is_plain_load(v: Value) -> bool:
+def is_plain_load(value: Value) -> bool:
     """Whether a value is read at a position that no other value gives."""
-    return v.is_load and not v.args
+    return value.is_load and not value.args
 
 
-def is_const(v: Value, number: float) -> bool:
-    return v.is_const and v.attr == number
+def is_const(value: Value, number: float) -> bool:
+    return value.is_const and value.attr == number

@@ -58,7 +58,7 @@ def _copies_between(node: torch.fx.Node) -> bool:
 def _on_two_devices(graph: torch.fx.Graph) -> bool:
     """Whether some of it is computed on a GPU, beside tensors of the CPU; a graph of the CPU may copy its results to
     one."""
-    kinds = {_device_of(n) for n in graph.nodes}
+    kinds = {_device_of(node) for node in graph.nodes}
     return {"cpu", "cuda"} <= kinds and any(map(_computes_on_gpu, graph.nodes))
 
 
@@ -274,9 +274,9 @@ class Walk(Lowering):
                     out.setdefault(b.name, (i, "value", 0))
             elif isinstance(b, Buffer):
                 for what, sizes in (("size", b.shape), ("stride", b.stride)):
-                    for d, size in enumerate(sizes):
+                    for dim, size in enumerate(sizes):
                         if isinstance(size, Expr) and size.is_symbol:
-                            out.setdefault(size.name, (i, what, d))
+                            out.setdefault(size.name, (i, what, dim))
         return out
 
 

@@ -108,30 +108,30 @@ def value_lines(roots: list[Value], names: _Names, indent: str) -> list[str]:
     """Assignments for what `roots` need and has no name yet."""
     order = walk(roots)
     uses: dict[int, int] = {}
-    for dim in order:
-        for arg in dim.args:
+    for value in order:
+        for arg in value.args:
             uses[arg.id] = uses.get(arg.id, 0) + 1
     for root in roots:
         uses[root.id] = uses.get(root.id, 0) + 1
     lines = []
     indirect = {a.id for v in order if v.op in ("load", "index") for a in v.args}
-    for dim in order:
-        if dim.id in names.text:
+    for value in order:
+        if value.id in names.text:
             continue
-        text, simple = names.expression(dim)
+        text, simple = names.expression(value)
         if names.told:
-            own = () if dim.op in ("const", "param", "acc", "index") or not dim.origin else (dim.origin,)
-            names.origins[dim.id] = frozenset(own).union(*(names.origins[a.id] for a in dim.args))
-        trivial = dim.op in ("const", "param", "acc") or (dim.op == "index" and len(text) < 12)
-        if not trivial and (uses[dim.id] > 1 or len(text) > 60 or dim.id in indirect):
+            own = () if value.op in ("const", "param", "acc", "index") or not value.origin else (value.origin,)
+            names.origins[value.id] = frozenset(own).union(*(names.origins[a.id] for a in value.args))
+        trivial = value.op in ("const", "param", "acc") or (value.op == "index" and len(text) < 12)
+        if not trivial and (uses[value.id] > 1 or len(text) > 60 or value.id in indirect):
             name = f"v{names.count}"
             names.count += 1
-            lines.append(f"{indent}{name} = {text}{names.comment(dim)}")
+            lines.append(f"{indent}{name} = {text}{names.comment(value)}")
             text, simple = name, True
-            names.origins[dim.id] = frozenset()
-        names.text[dim.id] = text
+            names.origins[value.id] = frozenset()
+        names.text[value.id] = text
         if simple:
-            names.simple.add(dim.id)
+            names.simple.add(value.id)
     return lines
 
 
@@ -160,9 +160,11 @@ def print_kernel(kernel: Kernel, name: str = "kernel", origins: bool = False) ->
         lines.append(f"{indent}local {b!r}")
     names = _Names(told=origins)
     if kernel.template is not None:
-        t = kernel.template
+        template = kernel.template
         lines += (
-            _contraction_lines(t, names, indent) if isinstance(t, Contraction) else _dropout_lines(t, names, indent)
+            _contraction_lines(template, names, indent)
+            if isinstance(template, Contraction)
+            else _dropout_lines(template, names, indent)
         )
     for st in kernel.stages:
         inner = indent
@@ -252,7 +254,7 @@ def print_lowered(lowered: LoweredGraph) -> str:
             out.append(f"{outs} = {step.op}{step.args!r}  # {step.reason}")
     out.append("outputs: " + ", ".join(f"{output.kind} {output.value!r}" for output in lowered.outputs))
     if lowered.mutations:
-        out.append("mutations: " + ", ".join(f"input {i} <- {b.name}" for i, b in lowered.mutations))
+        out.append("mutations: " + ", ".join(f"input {i} <- {buffer.name}" for i, buffer in lowered.mutations))
     return "\n".join(out)
 
 

@@ -70,12 +70,12 @@ def axis(shape: Sequence[Any], d: int) -> Expr:
 
 def is_empty(shape: Sequence[Any]) -> bool:
     """Whether a tensor of this shape is known to have no elements."""
-    return any(type(s) is int and s == 0 for s in shape)
+    return any(type(size) is int and size == 0 for size in shape)
 
 
 def shape_of(sizes: Sequence[Any]) -> tuple:
     """Sizes as plain ints or Exprs."""
-    return tuple(s if type(s) is int else maybe_int(s) for s in sizes)
+    return tuple(size if type(size) is int else maybe_int(size) for size in sizes)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -90,55 +90,55 @@ def is_one(s: Any) -> bool:
 def contiguous_strides(shape: Sequence[Any]) -> tuple:
     out: list[Any] = []
     n: Any = 1
-    for s in reversed(shape):
+    for size in reversed(shape):
         out.append(n)
-        n = n if is_one(s) else maybe_int(as_expr(n) * (s if not (type(s) is int and s == 0) else 1))
+        n = n if is_one(size) else maybe_int(as_expr(n) * (size if not (type(size) is int and size == 0) else 1))
     return tuple(reversed(out))
 
 
 def flat_index(shape: Sequence[Any], stride: Sequence[Any]) -> Expr:
     """Position in memory of the element at (j<n-1>, ..., j0)."""
-    n = len(shape)
+    ndim = len(shape)
     return add_all(
-        _symbols[n - 1 - d] * stride[d]
-        for d in range(n)
-        if not is_one(shape[d]) and not (type(stride[d]) is int and stride[d] == 0)
+        _symbols[ndim - 1 - dim] * stride[dim]
+        for dim in range(ndim)
+        if not is_one(shape[dim]) and not (type(stride[dim]) is int and stride[dim] == 0)
     )
 
 
 def ranges_of(shape: Sequence[Any]) -> dict[str, tuple]:
-    n = len(shape)
-    return {f"j{n - 1 - d}": (0, s) for d, s in enumerate(shape) if not is_one(s)}
+    ndim = len(shape)
+    return {f"j{ndim - 1 - dim}": (0, size) for dim, size in enumerate(shape) if not is_one(size)}
 
 
-def ref_of_buffer(b: Buffer) -> Ref:
-    return Ref(b.shape, b.dtype, load(b, flat_index(b.shape, b.stride)))
+def ref_of_buffer(buffer: Buffer) -> Ref:
+    return Ref(buffer.shape, buffer.dtype, load(buffer, flat_index(buffer.shape, buffer.stride)))
 
 
 def strided(ref: Ref) -> tuple[Buffer, tuple, Any] | None:
     """(buffer, strides, offset) where the Ref is a plain strided view of a buffer, else None."""
-    v = ref.value
-    if not is_plain_load(v) or v.attr[0].bits and ref.dtype == torch.bool:
+    value = ref.value
+    if not is_plain_load(value) or value.attr[0].bits and ref.dtype == torch.bool:
         return None
-    buffer, e = v.attr
-    n = ref.ndim
+    buffer, e = value.attr
+    ndim = ref.ndim
     strides: list[Any] = []
     rest = e
-    for d, s in enumerate(ref.shape):
-        if is_one(s):
+    for d, size in enumerate(ref.shape):
+        if is_one(size):
             strides.append(None)
             continue
-        c = e.coeff(f"j{n - 1 - d}")
-        if c is None or any(x.startswith("j") for x in c.symbol_names()):
+        c = e.coeff(f"j{ndim - 1 - d}")
+        if c is None or any(name.startswith("j") for name in c.symbol_names()):
             return None
         strides.append(maybe_int(c))
         if c is not ZERO:
-            rest = rest - _symbols[n - 1 - d] * c
-    if any(x.startswith("j") for x in rest.symbol_names()):
+            rest = rest - _symbols[ndim - 1 - d] * c
+    if any(name.startswith("j") for name in rest.symbol_names()):
         return None
-    for d in reversed(range(n)):  # the stride of a dimension of size 1 as eager's views choose it
+    for d in reversed(range(ndim)):  # the stride of a dimension of size 1 as eager's views choose it
         if strides[d] is None:
-            strides[d] = 1 if d == n - 1 else maybe_int(as_expr(strides[d + 1]) * ref.shape[d + 1])
+            strides[d] = 1 if d == ndim - 1 else maybe_int(as_expr(strides[d + 1]) * ref.shape[d + 1])
     return buffer, tuple(strides), maybe_int(rest)
 
 
@@ -149,9 +149,9 @@ def _with_index(ref: Ref, shape: tuple, f: Callable[[Expr], Expr]) -> Ref:
 def remap(ref: Ref, shape: Sequence[Any], of_dim: Mapping[int, Any]) -> Ref:
     """The tensor of `shape` whose element is ref[..., of_dim[d], ...]; of_dim gives an Expr over the new symbols (or an
     int) for each dimension of `ref` that is not of size 1; the others may be left out."""
-    n = ref.ndim
-    m = {f"j{n - 1 - d}": as_expr(e) for d, e in of_dim.items() if not is_one(ref.shape[d])}
-    m = {k: e for k, e in m.items() if not (e.is_symbol and e.name == k)}
+    ndim = ref.ndim
+    m = {f"j{ndim - 1 - key}": as_expr(value) for key, value in of_dim.items() if not is_one(ref.shape[key])}
+    m = {key: value for key, value in m.items() if not (value.is_symbol and value.name == key)}
     shape = tuple(shape)
     if not m:
         return Ref(shape, ref.dtype, ref.value)
@@ -182,8 +182,8 @@ def reshape(ref: Ref, shape: Sequence[Any]) -> Ref:
     if any(type(s) is int and s == 0 for s in shape):
         return Ref(shape, ref.dtype, const(0, ref.dtype))
     n_old, n_new = ref.ndim, len(shape)
-    old = [(_symbols[n_old - 1 - d], as_expr(s)) for d, s in enumerate(ref.shape) if not is_one(s)]
-    new = [(_symbols[n_new - 1 - d], as_expr(s)) for d, s in enumerate(shape) if not is_one(s)]
+    old = [(_symbols[n_old - 1 - dim], as_expr(s)) for dim, s in enumerate(ref.shape) if not is_one(s)]
+    new = [(_symbols[n_new - 1 - dim], as_expr(s)) for dim, s in enumerate(shape) if not is_one(s)]
     runs = _match_runs(old, new)
     ranges = ranges_of(shape)
     simple: dict[str, Expr] = {}

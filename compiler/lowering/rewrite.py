@@ -26,46 +26,46 @@ from .ir import (
 __all__ = ["Rewriter", "mapped", "positions", "tidy", "value_at", "with_operands"]
 
 
-def tidy(e: Expr, ranges: Mapping[str, tuple]) -> Expr:
-    """`e` without the divisions that `ranges` make superfluous. Free where there are none."""
-    return e if e.is_affine else simplify(e, ranges)
+def tidy(expr: Expr, ranges: Mapping[str, tuple]) -> Expr:
+    """`expr` without the divisions that `ranges` make superfluous. Free where there are none."""
+    return expr if expr.is_affine else simplify(expr, ranges)
 
 
-def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr]:
-    """Where the flat position `e` lies in a buffer that is stored at `index` over `axes` (largest stride first): each
-    axis symbol as an expression. Divisions vanish where `e` was made of the same strides."""
+def positions(axes: Sequence[Axis], index: Expr, expr: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr]:
+    """Where the flat position `expr` lies in a buffer that is stored at `index` over `axes`, largest stride first: each
+    axis symbol as an expression. Divisions vanish where `expr` was made of the same strides."""
     if not all(type(a.size) is int for a in axes[1:]):
-        known = _matched(axes, index, e, ranges)
+        known = _matched(axes, index, expr, ranges)
         if known is not None:
             return known
     out: dict[str, Expr] = {}
-    for n in e.symbol_names():
-        if n.startswith("ind") and n not in ranges:
-            ranges = {**ranges, n: _checked_range(n)}
-    for k, a in enumerate(axes):
-        q = e // index.coeff(a.symbol.name)
-        out[a.symbol.name] = tidy(
-            q if k == 0 or as_expr(a.size) is ZERO else q % a.size, ranges
+    for name in expr.symbol_names():
+        if name.startswith("ind") and name not in ranges:
+            ranges = {**ranges, name: _checked_range(name)}
+    for k, axis in enumerate(axes):
+        q = expr // index.coeff(axis.symbol.name)
+        out[axis.symbol.name] = tidy(
+            q if k == 0 or as_expr(axis.size) is ZERO else q % axis.size, ranges
         )  # (an empty axis has no positions)
     return out
 
 
-def _matched(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr] | None:
-    """`positions` where sizes are symbols, by which divisions do not vanish by themselves: each term of `e` belongs to
+def _matched(axes: Sequence[Axis], index: Expr, expr: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr] | None:
+    """`positions` where sizes are symbols, by which divisions do not vanish by themselves: each term of `expr` is of
     the axis with the largest stride that divides it. None where what an axis gets may be outside of its range."""
     strides = [index.coeff(a.symbol.name) for a in axes]
-    if not e.is_affine or any(st is None or st is ZERO for st in strides):
+    if not expr.is_affine or any(st is None or st is ZERO for st in strides):
         return None
     got: list[Expr] = [ZERO] * len(axes)
     most: list[Expr] = [ZERO] * len(axes)
-    for c, atoms in e.terms():
+    for coeff, atoms in expr.terms():
         moving = [x for x in atoms if x.name in ranges]
-        if len(moving) != 1 or c <= 0:
+        if len(moving) != 1 or coeff <= 0:
             return None
         at = moving[0]
-        factor = as_expr(c)
-        for x in atoms:
-            factor = factor if x is at else factor * x
+        factor = as_expr(coeff)
+        for atom in atoms:
+            factor = factor if atom is at else factor * atom
         for k, st in enumerate(strides):
             q = factor // st
             if q * st is factor:
@@ -73,8 +73,8 @@ def _matched(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tu
                 break
         else:
             return None
-    for a, top in zip(axes, most):
-        room = as_expr(a.size) - 1 - top
+    for axis, top in zip(axes, most):
+        room = as_expr(axis.size) - 1 - top
         if not room.is_const or room.value < 0:
             return None
     return {a.symbol.name: x for a, x in zip(axes, got)}
@@ -120,45 +120,47 @@ class Rewriter:
             self._keep.append(v)
         return memo[root.id]
 
-    def _new_index(self, v: Value, e: Expr) -> Expr:
-        if v.args:  # indirect: the values behind the index are rewritten as well
-            changed = {f"ind{a.id}": indirect_symbol(self.memo[a.id]) for a in v.args if self.memo[a.id] is not a}
+    def _new_index(self, value: Value, e: Expr) -> Expr:
+        if value.args:  # indirect: the values behind the index are rewritten as well
+            changed = {
+                f"ind{arg.id}": indirect_symbol(self.memo[arg.id]) for arg in value.args if self.memo[arg.id] is not arg
+            }
             if changed:  # (a constant position becomes a number)
                 e = e.subs(changed)
         return e if self.on_index is None else self.on_index(e)
 
-    def _rebuild(self, v: Value) -> Value:
-        op = v.op
+    def _rebuild(self, value: Value) -> Value:
+        op = value.op
         if op == "load":
-            buffer, e = v.attr
-            new = self._new_index(v, e)
+            buffer, e = value.attr
+            new = self._new_index(value, e)
             if self.on_load is not None:
                 r = self.on_load(buffer, new)
                 if r is not None:
                     return r
-            return v if new is e else load(buffer, new)
+            return value if new is e else load(buffer, new)
         if op == "index":
-            new = self._new_index(v, v.attr)
-            return v if new is v.attr else index(new, v.dtype)
-        args = v.args
+            new = self._new_index(value, value.attr)
+            return value if new is value.attr else index(new, value.dtype)
+        args = value.args
         if not args:
-            return v
-        new_args = tuple(self.memo[a.id] for a in args)
+            return value
+        new_args = tuple(self.memo[arg.id] for arg in args)
         if op == "cast":
             (x,) = new_args
-            if self.drop_rounding and x.is_rounding and _widens(x, v.dtype):
+            if self.drop_rounding and x.is_rounding and _widens(x, value.dtype):
                 inner = x.args[0]
-                return inner if inner.dtype == v.dtype else cast(inner, v.dtype)
+                return inner if inner.dtype == value.dtype else cast(inner, value.dtype)
             if x is args[0]:
-                return v
-            return cast(x, v.dtype) if v.attr is None else make("cast", v.dtype, (x,), v.attr)
-        if all(a is b for a, b in zip(args, new_args)):
-            return v
+                return value
+            return cast(x, value.dtype) if value.attr is None else make("cast", value.dtype, (x,), value.attr)
+        if all(arg is b for arg, b in zip(args, new_args)):
+            return value
         if op == "check_index":
             i, size = new_args
-            return check_index(i, size, v.attr)
+            return check_index(i, size, value.attr)
         if op == "put":
-            return make(op, v.dtype, new_args)
+            return make(op, value.dtype, new_args)
         return prim(op, *new_args)
 
 
@@ -169,21 +171,21 @@ def _widens(rounding: Value, to: torch.dtype) -> bool:
 def mapped(root: Value, rule: Callable[[Value, tuple[Value, ...]], Value]) -> Value:
     """The root, where `rule` says what each value becomes, of what its operands became."""
     made: dict[int, Value] = {}
-    for v in walk([root]):
-        made[v.id] = rule(v, tuple([made[a.id] for a in v.args]))
+    for value in walk([root]):
+        made[value.id] = rule(value, tuple([made[arg.id] for arg in value.args]))
     return made[root.id]
 
 
-def with_operands(v: Value, args: tuple[Value, ...]) -> Value:
+def with_operands(value: Value, args: tuple[Value, ...]) -> Value:
     """The same operation of other values. Positions that are computed stay as they are."""
-    if v.op in ("load", "index") or all(x is y for x, y in zip(args, v.args)):
-        return v
-    return make(v.op, v.dtype, args, v.attr)
+    if value.op in ("load", "index") or all(arg is y for arg, y in zip(args, value.args)):
+        return value
+    return make(value.op, value.dtype, args, value.attr)
 
 
-def value_at(nest: LoopNest, e: Expr, ranges: Mapping[str, tuple]) -> Value:
-    """The value that an element-wise nest stores at flat position `e` of its buffer, over symbols with these ranges."""
-    if e is nest.index:
+def value_at(nest: LoopNest, expr: Expr, ranges: Mapping[str, tuple]) -> Value:
+    """The value that an element-wise nest stores at flat position `expr` of its buffer, over symbols of `ranges`."""
+    if expr is nest.index:
         return nest.value
-    m = positions(nest.axes, nest.index, e, ranges)
+    m = positions(nest.axes, nest.index, expr, ranges)
     return Rewriter(on_index=lambda x: tidy(x.subs(m), ranges))(nest.value)

@@ -76,19 +76,19 @@ def index_range(expr: Expr, sizes: Mapping[str, int]) -> tuple[int, int] | None:
     """(least, greatest) value of an affine index where each axis runs over [0, size); None where it is not affine or an
     axis is empty. Symbols that are not in `sizes` make it unknown."""
     lo = hi = 0
-    for c, atoms in expr.terms():
+    for coeff, atoms in expr.terms():
         if not atoms:
-            lo, hi = lo + c, hi + c
+            lo, hi = lo + coeff, hi + coeff
             continue
         if len(atoms) != 1 or not atoms[0].is_symbol or atoms[0].name not in sizes:
             return None
         n = sizes[atoms[0].name]
         if n == 0:
             return None
-        if c > 0:
-            hi += c * (n - 1)
+        if coeff > 0:
+            hi += coeff * (n - 1)
         else:
-            lo += c * (n - 1)
+            lo += coeff * (n - 1)
     return lo, hi
 
 

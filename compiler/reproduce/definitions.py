@@ -132,9 +132,11 @@ class Definitions:
         self, tree: ast.AST, scope: dict[str, Any], cells: dict[str, Any], *, own: Any = None, skip: bool = False
     ) -> None:
         """Define the names that the text uses and does not make. `skip`: what can't be defined is left to the text."""
-        names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+        names = [item.id for item in ast.walk(tree) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)]
         made = (
-            {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} if skip else ()
+            {item.id for item in ast.walk(tree) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+            if skip
+            else ()
         )
         for name in dict.fromkeys(names):
             where = cells if name in cells else scope

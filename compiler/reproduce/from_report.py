@@ -141,11 +141,15 @@ def _of_kernel(report: Any, graph: Any, kernel: Any) -> Reproducer:
     if graph.aten is None:
         raise ReproduceError(f"{graph.name} was not lowered, so that {kernel.name} can't be taken out of it")
     whole = graph.aten
-    inside = {n for n in whole.calls() if n.name in set(kernel.origins)}
+    inside = {node for node in whole.calls() if node.name in set(kernel.origins)}
     if not inside:
         raise ReproduceError(f"it is not known which operations {kernel.name} computes")
     results = set(_tensors(whole.results))
-    ends = [n for n in whole.calls() if n in inside and (n in results or any(user not in inside for user in n.users))]
+    ends = [
+        node
+        for node in whole.calls()
+        if node in inside and (node in results or any(user not in inside for user in node.users))
+    ]
     ends = [end for end in ends if not isinstance(end.meta.get("val"), (tuple, list))]
     part = aten_part(whole, inside, ends or sorted(inside, key=lambda n: n.name)[-1:], _known(graph))
     title = f"The operations of kernel {kernel.name} in {graph.name} of {report.title or 'a report'}, against eager."

@@ -22,8 +22,8 @@ def nested_call(target: HigherOrderCall, values: list[str], write: Print, import
     if isinstance(target, BackwardCall):
         if target.n_watched:
             raise ReproduceError("hooks on gradients have no text of their own yet")
-        n, k = target.n_roots, sum(target.has_gradient)
-        roots, given, inputs = values[:n], iter(values[n : n + k]), values[n + k :]
+        n_roots, k = target.n_roots, sum(target.has_gradient)
+        roots, given, inputs = values[:n_roots], iter(values[n_roots : n_roots + k]), values[n_roots + k :]
         gradients = [next(given) if has else "None" for has in target.has_gradient]
         how = f"retain_graph={target.retain}, create_graph={target.create}, allow_unused={target.allow_unused}"
         return f"torch.autograd.grad({_tuple(roots)}, {_tuple(inputs)}, {_tuple(gradients)}, {how})"

@@ -174,7 +174,7 @@ _MOST_TOLD = 60
 def _operations(aten_graph: AtenGraph) -> dict[str, tuple]:
     """Name -> target, arguments and keywords of each operation, and the results. Whoever changes arguments makes new
     ones."""
-    out: dict[str, tuple] = {n.name: (n.target, n.args, n.kwargs) for n in aten_graph.calls()}
+    out: dict[str, tuple] = {node.name: (node.target, node.args, node.kwargs) for node in aten_graph.calls()}
     out["return"] = (None, tuple(aten_graph.results), {})
     return out
 

@@ -429,14 +429,16 @@ def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
             copied(n)
         new[f.p] = again(aten.exp.default, again(aten.sub.Tensor, new[f.score], logarithm))
         if f.dropout is not None:  # (by the mask that was drawn)
-            d = f.dropout
+            dropout = f.dropout
             scale = (
-                d.factor
-                if d.factor is not None
-                else again(aten.mul.Tensor, again(aten._to_copy.default, d.mask, dtype=torch.float32), d.scale)
+                dropout.factor
+                if dropout.factor is not None
+                else again(
+                    aten.mul.Tensor, again(aten._to_copy.default, dropout.mask, dtype=torch.float32), dropout.scale
+                )
             )
-            new[d.dropped] = again(
-                aten._to_copy.default, again(aten.mul.Tensor, new[f.p], scale), dtype=d.dropped.meta["val"].dtype
+            new[dropout.dropped] = again(
+                aten._to_copy.default, again(aten.mul.Tensor, new[f.p], scale), dtype=dropout.dropped.meta["val"].dtype
             )
         for _, path in f.late + f.late_dropped:
             for n in path:

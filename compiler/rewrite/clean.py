@@ -49,18 +49,18 @@ def dead_code(aten_graph: AtenGraph) -> None:
 
 def _key(x: Any) -> Any:
     """A hashable that tells arguments apart: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
-    c = x.__class__
-    if c is Node or c is Expr:
+    cls = x.__class__
+    if cls is Node or cls is Expr:
         return x
-    if c is list or c is tuple:
+    if cls is list or cls is tuple:
         return (list, *map(_key, x))
-    if c is float:
+    if cls is float:
         return (float, x.hex())
-    if c is complex:
+    if cls is complex:
         return (complex, x.real.hex(), x.imag.hex())
     if isinstance(x, list):
         return (list, *map(_key, x))
-    return (c, x)
+    return (cls, x)
 
 
 def common_subexpressions(aten_graph: AtenGraph) -> None:
@@ -98,17 +98,17 @@ def no_ops(aten_graph: AtenGraph) -> None:
     """Remove casts to the same dtype, views of the same shape, x*1, x+0 on integers and the like, and casts that undo a
     widening cast."""
     results = set(aten_graph.results)
-    for n in list(aten_graph.calls()):
-        if n in results or not n.users:
+    for node in list(aten_graph.calls()):
+        if node in results or not node.users:
             continue
-        to = _equivalent(n)
+        to = _equivalent(node)
         if (
             to is not None
-            and to.meta["val"].shape == n.meta["val"].shape
-            and to.meta["val"].dtype == n.meta["val"].dtype
+            and to.meta["val"].shape == node.meta["val"].shape
+            and to.meta["val"].dtype == node.meta["val"].dtype
         ):
-            n.replace_all_uses_with(to)
-            aten_graph.graph.erase_node(n)
+            node.replace_all_uses_with(to)
+            aten_graph.graph.erase_node(node)
 
 
 # every value of the first dtype survives the way to the second and back
@@ -128,12 +128,12 @@ _EXACT = {
 
 
 def _equivalent(node: Node) -> Node | None:
-    t, args = node.target, node.args
+    target, args = node.target, node.args
     x = args[0] if args and isinstance(args[0], Node) else None
     if x is None or not isinstance(x.meta.get("val"), TensorMeta) or not isinstance(node.meta.get("val"), TensorMeta):
         return None
     meta = x.meta["val"]
-    if t is aten._to_copy.default and not node.kwargs.keys() - {"dtype"}:
+    if target is aten._to_copy.default and not node.kwargs.keys() - {"dtype"}:
         if node.kwargs["dtype"] == meta.dtype:
             return x
         if x.target is aten._to_copy.default and "device" not in x.kwargs:
@@ -141,19 +141,19 @@ def _equivalent(node: Node) -> Node | None:
             if node.kwargs["dtype"] == src and (src, meta.dtype) in _EXACT:
                 return x.args[0]
         return None
-    if t is aten.clone.default:
+    if target is aten.clone.default:
         return None if _layout_matters(node, x) else x
-    if t in (aten.view.default, aten.expand.default) and node.meta["val"].shape == meta.shape:
+    if target in (aten.view.default, aten.expand.default) and node.meta["val"].shape == meta.shape:
         return x
-    if t in (aten.mul.Tensor, aten.div.Tensor) and _is_number(args[1], 1):
+    if target in (aten.mul.Tensor, aten.div.Tensor) and _is_number(args[1], 1):
         return x
     if (
-        t in (aten.add.Tensor, aten.sub.Tensor)
+        target in (aten.add.Tensor, aten.sub.Tensor)
         and _is_number(args[1], 0)
         and not (meta.dtype.is_floating_point or meta.dtype.is_complex)
     ):
         return x  # for floats -0.0 + 0 is 0.0
-    if t is aten.sub.Tensor and not node.kwargs and _is_zero(args[1]):
+    if target is aten.sub.Tensor and not node.kwargs and _is_zero(args[1]):
         return x
     return None
 
@@ -200,21 +200,21 @@ def _is_number(x: Any, value: int) -> bool:
 
 def view_chains(aten_graph: AtenGraph) -> None:
     """view of view is one view; permute of permute is one permute."""
-    for n in list(aten_graph.calls()):
-        x = n.args[0] if n.args and isinstance(n.args[0], Node) else None
-        if x is None or not is_call(x) or x.target is not n.target:
+    for node in list(aten_graph.calls()):
+        x = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+        if x is None or not is_call(x) or x.target is not node.target:
             continue
-        if n.target is aten.view.default:
+        if node.target is aten.view.default:
             meta = x.args[0].meta["val"]
-            if views_meta.view_strides(meta.shape, meta.stride, n.meta["val"].shape) is not None:
-                n.args = (x.args[0], n.args[1])
-        elif n.target is aten.permute.default:
-            order = [x.args[1][d] for d in n.args[1]]
-            n.args = (x.args[0], order)
-    for n in list(aten_graph.graph.nodes):
+            if views_meta.view_strides(meta.shape, meta.stride, node.meta["val"].shape) is not None:
+                node.args = (x.args[0], node.args[1])
+        elif node.target is aten.permute.default:
+            order = [x.args[1][d] for d in node.args[1]]
+            node.args = (x.args[0], order)
+    for node in list(aten_graph.graph.nodes):
         if (
-            n.target is aten.permute.default
-            and list(n.args[1]) == list(range(len(n.args[1])))
-            and n not in aten_graph.results
+            node.target is aten.permute.default
+            and list(node.args[1]) == list(range(len(node.args[1])))
+            and node not in aten_graph.results
         ):
-            n.replace_all_uses_with(n.args[0])
+            node.replace_all_uses_with(node.args[0])

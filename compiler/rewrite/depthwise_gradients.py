@@ -22,20 +22,20 @@ aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def depthwise_gradients(a: AtenGraph) -> None:
-    for n in list(a.graph.nodes):
-        if n.target is aten.convolution_backward.default and _is_depthwise(n):
-            _apart(a, n)
+def depthwise_gradients(aten_graph: AtenGraph) -> None:
+    for node in list(aten_graph.graph.nodes):
+        if node.target is aten.convolution_backward.default and _is_depthwise(node):
+            _apart(aten_graph, node)
 
 
-def _is_depthwise(n: Node) -> bool:
+def _is_depthwise(node: Node) -> bool:
     """A gradient of an image of two dimensions, by a kernel of more than one element for each channel."""
-    g, x, w, _, stride, padding, dilation, transposed, _, groups, mask = n.args
-    m, k = g.meta["val"], w.meta["val"].shape
+    g, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
+    meta, k = g.meta["val"], w.meta["val"].shape
     return (
-        isinstance(m, TensorMeta)
-        and m.on_gpu
-        and m.dtype in _DTYPES
+        isinstance(meta, TensorMeta)
+        and meta.on_gpu
+        and meta.dtype in _DTYPES
         and mask[0]
         and not transposed
         and len(k) == 4
@@ -49,32 +49,32 @@ def _is_depthwise(n: Node) -> bool:
     )
 
 
-def _apart(a: AtenGraph, n: Node) -> None:
-    g, x, w, _, stride, padding, dilation, transposed, output_padding, groups, mask = n.args
-    images = [u for u in n.users if u.target is operator.getitem and u.args[1] == 0]
-    meta = n.meta["val"][0]
+def _apart(aten_graph: AtenGraph, node: Node) -> None:
+    g, x, w, _, stride, padding, dilation, transposed, output_padding, groups, mask = node.args
+    images = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
+    meta = node.meta["val"][0]
     if not images:  # (nothing reads it)
         return
-    with a.graph.inserting_before(n):
+    with aten_graph.graph.inserting_before(node):
         if all(s == 1 for s in stride):
-            turned = call_like(a.graph, n, aten.flip.default, w, [2, 3])
-            pads = [d * (k - 1) - p for k, p, d in zip(w.meta["val"].shape[2:], padding, dilation)]
+            turned = call_like(aten_graph.graph, node, aten.flip.default, w, [2, 3])
+            pads = [d * (size - 1) - p for size, p, d in zip(w.meta["val"].shape[2:], padding, dilation)]
             rest = (None, stride, pads, dilation, False, [0, 0], groups)
-            image = call_like(a.graph, n, aten.convolution.default, g, turned, *rest)
-            image = laid_as(a.graph, n, image, meta)
+            image = call_like(aten_graph.graph, node, aten.convolution.default, g, turned, *rest)
+            image = laid_as(aten_graph.graph, node, image, meta)
         elif any(mask[1:]):
-            args = (*n.args[:-1], [True, False, False])
-            alone = a.graph.call_function(n.target, args)
-            alone.meta = {**n.meta, "val": (meta, None, None)}
-            image = a.graph.call_function(operator.getitem, (alone, 0))
-            image.meta = {**n.meta, "val": meta}
+            args = (*node.args[:-1], [True, False, False])
+            alone = aten_graph.graph.call_function(node.target, args)
+            alone.meta = {**node.meta, "val": (meta, None, None)}
+            image = aten_graph.graph.call_function(operator.getitem, (alone, 0))
+            image.meta = {**node.meta, "val": meta}
         else:
             return
     for u in images:
         u.replace_all_uses_with(image)
-        a.graph.erase_node(u)
+        aten_graph.graph.erase_node(u)
     if any(mask[1:]):
-        n.args = (*n.args[:-1], [False, *mask[1:]])
-        n.meta["val"] = (None, *n.meta["val"][1:])
+        node.args = (*node.args[:-1], [False, *mask[1:]])
+        node.meta["val"] = (None, *node.meta["val"][1:])
     else:
-        a.graph.erase_node(n)
+        aten_graph.graph.erase_node(node)

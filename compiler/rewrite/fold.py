@@ -72,16 +72,16 @@ def _fill_value(x: Any) -> Any:
 
 def _fold_fills(aten_graph: AtenGraph) -> None:
     results = set(aten_graph.results)
-    for n in list(aten_graph.calls()):
-        if n in results:
+    for node in list(aten_graph.calls()):
+        if node in results:
             continue
-        val = n.meta.get("val")
+        val = node.meta.get("val")
         if not isinstance(val, TensorMeta):
             continue
-        v = _fill_value(n.args[0]) if n.args else None
+        v = _fill_value(node.args[0]) if node.args else None
         if v is None:
             continue
-        if n.target in (
+        if node.target in (
             aten.expand.default,
             aten.view.default,
             aten.permute.default,
@@ -92,27 +92,27 @@ def _fold_fills(aten_graph: AtenGraph) -> None:
             aten.clone.default,
         ):
             new = v
-        elif n.target is aten._to_copy.default and "device" not in n.kwargs:
-            new = torch.tensor(v, dtype=n.args[0].meta["val"].dtype).to(val.dtype).item()
+        elif node.target is aten._to_copy.default and "device" not in node.kwargs:
+            new = torch.tensor(v, dtype=node.args[0].meta["val"].dtype).to(val.dtype).item()
         else:
             continue
-        with aten_graph.graph.inserting_before(n):
+        with aten_graph.graph.inserting_before(node):
             m = aten_graph.graph.create_node(
                 "call_function",
                 aten.full.default,
                 (list(val.shape), new),
                 {"dtype": val.dtype, "device": val.device},
-                name=n.name,
+                name=node.name,
             )
-        m.meta.update(n.meta)
+        m.meta.update(node.meta)
         m.meta["val"] = TensorMeta(
             val.shape,
-            n.args[0].meta["val"].stride if val.shape == n.args[0].meta["val"].shape else val.stride,
+            node.args[0].meta["val"].stride if val.shape == node.args[0].meta["val"].shape else val.stride,
             val.dtype,
             val.device,
         )
-        n.replace_all_uses_with(m)
-        aten_graph.graph.erase_node(n)
+        node.replace_all_uses_with(m)
+        aten_graph.graph.erase_node(node)
 
 
 def _fold_constants(aten_graph: AtenGraph) -> None:

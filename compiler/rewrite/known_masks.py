@@ -96,16 +96,16 @@ def _value(aten_graph: AtenGraph, node: Node, order: list[Node]) -> torch.Tensor
     values: dict[Node, Any] = {}
     try:
         with torch.no_grad():
-            for dim in order:
-                if is_constant(dim):
-                    values[dim] = aten_graph.constants[dim.target].cpu()
+            for step in order:
+                if is_constant(step):
+                    values[step] = aten_graph.constants[step.target].cpu()
                 else:
                     kwargs = {
                         name: torch.device("cpu") if isinstance(value, torch.device) else value
-                        for name, value in dim.kwargs.items()
+                        for name, value in step.kwargs.items()
                     }
-                    values[dim] = dim.target(
-                        *map_arg(dim.args, values.__getitem__), **map_arg(kwargs, values.__getitem__)
+                    values[step] = step.target(
+                        *map_arg(step.args, values.__getitem__), **map_arg(kwargs, values.__getitem__)
                     )
     except (RuntimeError, TypeError, NotImplementedError):  # it will say so when the graph runs
         return None

@@ -23,9 +23,9 @@ Node = torch.fx.Node
 def plain_waits(aten_graph: AtenGraph) -> None:
     """What torch gives a program that does not wait is a tensor of a class that waits when it is read. Kernels read
     memory: in a graph it is waited for."""
-    for n in aten_graph.calls():
-        if gives_waiting(n.target):
-            n.target = torch.ops._c10d_functional.wait_tensor.default
+    for node in aten_graph.calls():
+        if gives_waiting(node.target):
+            node.target = torch.ops._c10d_functional.wait_tensor.default
 
 
 def _only_looks(node: Node, late: set[Node]) -> bool:

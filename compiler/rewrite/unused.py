@@ -28,12 +28,12 @@ def unused_share(aten_graph: AtenGraph) -> float:
     live: set[Any] = set()
     all_work = live_work = 0
     results = {result for result in aten_graph.results if isinstance(result, torch.fx.Node)}
-    for n in reversed(list(aten_graph.calls())):
-        work = _work(n, hints)
+    for node in reversed(list(aten_graph.calls())):
+        work = _work(node, hints)
         all_work += work
-        if n in results or n in live or has_effect(n) or node_may_raise(n):
+        if node in results or node in live or has_effect(node) or node_may_raise(node):
             live_work += work
-            live.update(n.all_input_nodes)
+            live.update(node.all_input_nodes)
     return (all_work - live_work) / all_work if all_work else 0.0
 
 

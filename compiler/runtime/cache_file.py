@@ -188,13 +188,13 @@ def _check_maker(made_by: dict[str, Any], shown: str) -> None:
 
 def _members(z: zipfile.ZipFile, declared: dict[str, Any], shown: str) -> dict[str, bytes]:
     infos = z.infolist()
-    names = [i.filename for i in infos if i.filename != _MANIFEST]
+    names = [info.filename for info in infos if info.filename != _MANIFEST]
     odd = next((n for n in names if not _MEMBER.fullmatch(n)), None)
     if odd is not None:
         raise CacheFileError(f"{shown} holds {odd!r}, which save_cache does not write: none of it was loaded")
     if len(infos) != len(names) + 1 or sorted(names) != sorted(declared):
         raise CacheFileError(f"{shown} is damaged: it does not hold what its manifest names")
-    if sum(i.file_size for i in infos) > MOST_BYTES:
+    if sum(info.file_size for info in infos) > MOST_BYTES:
         raise CacheFileError(f"{shown} is larger than {MOST_BYTES >> 30} GiB unpacked")
     members = {}
     for name in names:

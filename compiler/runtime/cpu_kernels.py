@@ -201,14 +201,15 @@ class PythonKernel:
         self.threads = 1
 
     def __call__(self, *args: Any) -> None:
-        n, m = self.n_buffers, self.n_buffers + self.n_sizes
+        n_buffers, m = self.n_buffers, self.n_buffers + self.n_sizes
         if len(args) != m + len(self.kinds):
             raise TypeError(
-                f"{self.name} takes {n} tensors, {self.n_sizes} sizes and {len(self.kinds)} scalars, got {len(args)}"
+                f"{self.name} takes {n_buffers} tensors, {self.n_sizes} sizes and {len(self.kinds)} scalars,"
+                f" got {len(args)}"
                 " arguments"
             )
-        buffers = (ctypes.c_void_p * (n + 1))(*[arg.data_ptr() for arg in args[:n]])
-        sizes = (ctypes.c_longlong * (self.n_sizes + 1))(*args[n:m])
+        buffers = (ctypes.c_void_p * (n_buffers + 1))(*[arg.data_ptr() for arg in args[:n_buffers]])
+        sizes = (ctypes.c_longlong * (self.n_sizes + 1))(*args[n_buffers:m])
         params = (_Scalar * (len(self.kinds) + 1))(
             *[_Scalar(f=arg) if kind == "f" else _Scalar(i=int(arg)) for kind, arg in zip(self.kinds, args[m:])]
         )

@@ -104,7 +104,9 @@ def _decisions(aten: Any) -> Any:
 def _rules_of_others() -> bool:
     """Whether somebody else said how an operator is lowered."""
     table = sys.modules.get(f"{_PACKAGE}.lowering.rule_table")
-    return table is not None and any(not f.__module__.startswith(_PACKAGE + ".") for f in set(table.RULES.values()))
+    return table is not None and any(
+        not rule.__module__.startswith(_PACKAGE + ".") for rule in set(table.RULES.values())
+    )
 
 
 # --- the key
@@ -168,23 +170,23 @@ class _Digest:
     def graph(self, a: Any) -> None:
         if a.whole is not None or a.own_writes:
             raise _NotKept
-        for n in a.graph.nodes:
-            self.numbers[n] = len(self.numbers)
-            target = self.target(n.target) if is_call(n) else self.text(n.target)
-            self.parts += (n.op, n.name, target, self.text(n.args), self.text(n.kwargs))
-            for name, value in n.meta.items():
+        for node in a.graph.nodes:
+            self.numbers[node] = len(self.numbers)
+            target = self.target(node.target) if is_call(node) else self.text(node.target)
+            self.parts += (node.op, node.name, target, self.text(node.args), self.text(node.kwargs))
+            for name, value in node.meta.items():
                 self.parts += (name, self.line(value) if name == "stack" else self.text(value))
         self.put([(i.name, i.kind, i.static, i.given) for i in a.inputs])
-        for o in a.plan:
-            if o.kind == "const" and type(o.value) not in _ATOMS:
+        for spec in a.plan:
+            if spec.kind == "const" and type(spec.value) not in _ATOMS:
                 raise _NotKept
-            self.put((o.kind, o.value, o.meta, o.changes, o.detached))
+            self.put((spec.kind, spec.value, spec.meta, spec.changes, spec.detached))
         self.put((a.mutation_slots, a.no_overlap, a.name, sorted(a.generated_products), a.writes))
-        for name, t in a.constants.items():
-            self.parts += (name, self.tensor(t))
+        for name, constant in a.constants.items():
+            self.parts += (name, self.tensor(constant))
         e = a.env
         if e is not None and (e.hints or e.guards):
-            guards = [g[0] for g in e.guards]
+            guards = [guard[0] for guard in e.guards]
             self.put((e.prefix, e.hints, e.ranges, guards, e.replacements, e.has_unbacked, sorted(e._ints)))
 
     def line(self, stack: Any) -> str:
@@ -209,7 +211,7 @@ class _Digest:
         if kind is torch.fx.Node:
             return f"%{self.numbers[x]}"
         if kind is dict or kind is _FX_DICT:
-            return f"{{{', '.join(f'{self.text(k)}: {self.text(v)}' for k, v in x.items())}}}"
+            return f"{{{', '.join(f'{self.text(key)}: {self.text(value)}' for key, value in x.items())}}}"
         if kind is _FX_LIST:
             return f"[{', '.join(map(self.text, x))}]"
         if kind is Expr:
@@ -248,7 +250,7 @@ _FX_DICT = torch.fx.immutable_collections.immutable_dict
 class _Writer(pickle.Pickler):
     def __init__(self, file: io.BytesIO, constants: dict[str, torch.Tensor], files: list[str]):
         super().__init__(file, 5)
-        self.constants = {id(t): name for name, t in constants.items()}
+        self.constants = {id(constant): name for name, constant in constants.items()}
         self.files = {name: number for number, name in enumerate(files)}
 
     def persistent_id(self, x: Any) -> int | None:
@@ -265,7 +267,7 @@ class _Writer(pickle.Pickler):
             value = indirect_values().get(x.name) if x.is_symbol else None
             return NotImplemented if value is None else (indirect_symbol, (value,))
         if kind is Generated:
-            kernel_of = [(s, x.kernel_of[id(s)]) for s in x.schedule.steps if id(s) in x.kernel_of]
+            kernel_of = [(step, x.kernel_of[id(step)]) for step in x.schedule.steps if id(step) in x.kernel_of]
             if len(kernel_of) != len(x.kernel_of):
                 raise _NotKept
             return _generated, (x.schedule, x.kernels, kernel_of, x.host, x.target, x.threads, x.cuda)

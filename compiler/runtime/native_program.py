@@ -435,32 +435,32 @@ class ProgramBuilder:
 
     def _alloc(self, step: Alloc, at: int) -> bool:
         """Decide where a buffer lies; whether a step has to make it."""
-        b = step.buffer
-        if step.reuse is not None and id(b) not in self.fresh:
-            self._alias(b, step.reuse, ZERO)
+        buffer = step.buffer
+        if step.reuse is not None and id(buffer) not in self.fresh:
+            self._alias(buffer, step.reuse, ZERO)
             return False
-        if id(b) in self.tensors:
+        if id(buffer) in self.tensors:
             wanted = (
-                self._from_pool(b)
-                if any(output.kind == "buffer" and output.value is b for output in self.s.outputs)
+                self._from_pool(buffer)
+                if any(output.kind == "buffer" and output.value is buffer for output in self.s.outputs)
                 else None
             )
             if wanted is not None:
-                self.slot_of[id(b)] = self._new(SLOT_INPUT, len(self.s.inputs) + len(self.pooled), b)
+                self.slot_of[id(buffer)] = self._new(SLOT_INPUT, len(self.s.inputs) + len(self.pooled), buffer)
                 self.pooled.append(wanted)
                 return False
         else:
-            size = nbytes(b)
+            size = nbytes(buffer)
             on_gpu = self.g.cuda is not None
             if size.is_const and (not on_gpu or size.value <= SCRATCH_MOST):
-                place = self.block.place(size.value, at, max(at, self.last.get(id(b), at)))
-                self.slot_of[id(b)] = self._new(SLOT_SCRATCH, 0, b, self._value(as_expr(place)))
+                place = self.block.place(size.value, at, max(at, self.last.get(id(buffer), at)))
+                self.slot_of[id(buffer)] = self._new(SLOT_SCRATCH, 0, buffer, self._value(as_expr(place)))
                 return False
             if not on_gpu:
-                self.slot_of[id(b)] = self._new(SLOT_SCRATCH, 0, b)
-                self.late.append((self.slot_of[id(b)], self.block.place_varying(size)))
+                self.slot_of[id(buffer)] = self._new(SLOT_SCRATCH, 0, buffer)
+                self.late.append((self.slot_of[id(buffer)], self.block.place_varying(size)))
                 return False
-        self.slot_of[id(b)] = self._new(SLOT_OWN, 0, b)
+        self.slot_of[id(buffer)] = self._new(SLOT_OWN, 0, buffer)
         return True
 
     def _place_the_varying(self) -> int:

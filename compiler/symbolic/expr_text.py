@@ -161,7 +161,7 @@ def print_expr(expr: "Expr", style: Any) -> str:
         for mono, c in expr._sorted_terms():
             sign, n = ("-", -c) if c < 0 else ("+", c)
             factors = [style.int(n)] if n != 1 or not mono else []
-            factors += [_factor(a, style) for a in mono]
+            factors += [_factor(atom, style) for atom in mono]
             parts.append(f" {sign} {' * '.join(factors) if style is not _PY else '*'.join(factors)}")
         head = parts[0]
         parts[0] = ("-" if head[1] == "-" else "") + head[3:]

@@ -22,8 +22,8 @@ def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
         e = as_expr(x)
         for y in e.args if e.op == op else (e,):
             if y.is_const:
-                v = y.value
-                const = v if const is None else pick(const, v)
+                value = y.value
+                const = value if const is None else pick(const, value)
             elif y not in flat:
                 flat.append(y)
     if const is not None:

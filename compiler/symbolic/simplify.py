@@ -161,8 +161,8 @@ def bounds(e: IntLike, ranges: Ranges, depth: int = 0) -> tuple:
     hi: int | None = 0
     for mono, value in e._p().items():
         b = (1, 1)
-        for a in mono:
-            b = _mul(b, _atom_bounds(a, ranges, depth))
+        for atom in mono:
+            b = _mul(b, _atom_bounds(atom, ranges, depth))
         low, high = b if value > 0 else (b[1], b[0])
         lo = None if lo is None or low is None else lo + value * low
         hi = None if hi is None or high is None else hi + value * high
@@ -279,17 +279,17 @@ def _recombine(expr: Expr) -> Expr:
         return expr
     p = expr._p()
     for mono, value in list(p.items()):
-        for a in mono:
-            if a.op != "mod":
+        for atom in mono:
+            if atom.op != "mod":
                 continue
-            x, b = a.args
+            x, b = atom.args
             others = list(mono)
-            others.remove(a)
+            others.remove(atom)
             f = from_poly({tuple(others): value})
             q = floordiv(x, b)
             want = (q * b * f)._p()
-            if want and all(p.get(key) == v for key, v in want.items()):
-                return _recombine(expr - q * b * f - a * f + x * f)
+            if want and all(p.get(key) == item for key, item in want.items()):
+                return _recombine(expr - q * b * f - atom * f + x * f)
     return expr
 
 

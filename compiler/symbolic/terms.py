@@ -64,10 +64,10 @@ class Expr:
     # `//`, `%`, what follows and pickling are made of terms; expr.py puts them here.
     if TYPE_CHECKING:
 
-        def __floordiv__(self, o: Any) -> "Expr": ...
-        def __rfloordiv__(self, o: Any) -> "Expr": ...
-        def __mod__(self, o: Any) -> "Expr": ...
-        def __rmod__(self, o: Any) -> "Expr": ...
+        def __floordiv__(self, other: Any) -> "Expr": ...
+        def __rfloordiv__(self, other: Any) -> "Expr": ...
+        def __mod__(self, other: Any) -> "Expr": ...
+        def __rmod__(self, other: Any) -> "Expr": ...
         def subs(self, mapping: Mapping[str, IntLike]) -> "Expr": ...
         def eval(self, values: Mapping[str, int]) -> int | bool: ...
         def py(self) -> str: ...
@@ -190,7 +190,7 @@ class Expr:
         return NotImplemented if o is None else o + (-self)
 
     def __neg__(self) -> "Expr":
-        return from_poly({key: -c for key, c in self._p().items()})
+        return from_poly({key: -item for key, item in self._p().items()})
 
     def __pos__(self) -> "Expr":
         return self
@@ -307,7 +307,7 @@ def poly_mul(a: Poly, b: Poly) -> Poly:
     if len(b) == 1:
         ((m2, c2),) = b.items()
         if not m2:
-            return dict(a) if c2 == 1 else {m: c * c2 for m, c in a.items()}
+            return dict(a) if c2 == 1 else {name: item * c2 for name, item in a.items()}
     out: Poly = {}
     for m2, c2 in b.items():
         for key, value in a.items():
@@ -402,7 +402,7 @@ def add_all(xs: Iterable[IntLike]) -> Expr:
     for x in xs:
         for key, value in as_expr(x)._p().items():
             out[key] = out.get(key, 0) + value
-    return from_poly({m: c for m, c in out.items() if c})
+    return from_poly({name: item for name, item in out.items() if item})
 
 
 def mul_all(xs: Iterable[IntLike]) -> Expr:

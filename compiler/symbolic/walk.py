@@ -42,8 +42,8 @@ def rewrite(expr: Expr, m: Mapping[str, Expr]) -> Expr:
                 p: Poly = {mono: value}
                 if not all(a.symbol_names().isdisjoint(m) for a in mono):
                     p = {(): value}
-                    for a in mono:
-                        p = poly_mul(p, go(a)._p())
+                    for atom in mono:
+                        p = poly_mul(p, go(atom)._p())
                 for key, v in p.items():
                     out[key] = out.get(key, 0) + v
             r = from_poly({name: item for name, item in out.items() if item})

@@ -51,15 +51,15 @@ def load_array(machine: Machine, real: Any, source: S.Source, why: str) -> Any:
     flags = S.attr(source, "flags")
     world.guard(S.attr(flags, "writeable"), "ID", True, "an array that may be changed")
     shape, dims = S.attr(source, "shape"), {}
-    for d, n in enumerate(real.shape):
-        size = world.load(n, S.item(shape, d), "size of an array")
+    for dim, n in enumerate(real.shape):
+        size = world.load(n, S.item(shape, dim), "size of an array")
         if isinstance(size, torch.SymInt):
-            dims[d] = size
+            dims[dim] = size
     if real.flags.c_contiguous:
         world.guard(S.attr(flags, "c_contiguous"), "ID", True, "layout of an array")
     else:
-        for d, s in enumerate(real.strides):
-            world.guard(S.item(S.attr(source, "strides"), d), "EQUALS", s, "layout of an array")
+        for dim, s in enumerate(real.strides):
+            world.guard(S.item(S.attr(source, "strides"), dim), "EQUALS", s, "layout of an array")
     trace = trace_tensor_like(tensor, world.env if dims else None, dims)
     inner = S.array(source)
     shape_, stride = (

@@ -283,7 +283,7 @@ def _following(place: Place, statement: Node) -> Node | None:
 
 
 def _within(outer: Node, inner: Node) -> bool:
-    return any(n is inner for n in ast.walk(outer))
+    return any(value is inner for value in ast.walk(outer))
 
 
 class _Tensors(ast.NodeTransformer):
@@ -318,7 +318,7 @@ def _plain_test(place: Place, test: Any) -> str:
         return f"~({_plain_test(place, test.operand)})"
     if isinstance(test, ast.BoolOp):
         return (" & " if isinstance(test.op, ast.And) else " | ").join(
-            f"({_plain_test(place, v)})" for v in test.values
+            f"({_plain_test(place, value)})" for value in test.values
         )
     changed = _Tensors().visit(copy.deepcopy(test))
     return place.text(test) if ast.dump(changed) == ast.dump(test) else ast.unparse(changed)
@@ -327,31 +327,31 @@ def _plain_test(place: Place, test: Any) -> str:
 def _mixes_python(test: Node) -> bool:
     """Whether the condition may be decided by Python values, too: `n > 1 and t.sum() > 0`."""
     return any(
-        isinstance(n, (ast.BoolOp, ast.NamedExpr))
-        or isinstance(n, ast.Compare)
-        and (len(n.ops) > 1 or isinstance(n.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot)))
-        for n in ast.walk(test)
+        isinstance(value, (ast.BoolOp, ast.NamedExpr))
+        or isinstance(value, ast.Compare)
+        and (len(value.ops) > 1 or isinstance(value.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot)))
+        for value in ast.walk(test)
     ) or (isinstance(test, ast.UnaryOp) and not isinstance(test.operand, ast.Compare))
 
 
 def _names(text: str) -> set[str]:
     try:
-        return {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
+        return {value.id for value in ast.walk(ast.parse(text, mode="eval")) if isinstance(value, ast.Name)}
     except SyntaxError:
         return set()
 
 
 def _read_in(node: Node) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return {value.id for value in ast.walk(node) if isinstance(value, ast.Name) and isinstance(value.ctx, ast.Load)}
 
 
 def _read(owner: ast.If) -> set[str]:
     """Variables that the branches read: lower-case names that are neither called nor modules by the look of it."""
     called = {
-        n.func.id
+        value.func.id
         for s in (*owner.body, *owner.orelse)
-        for n in ast.walk(s)
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        for value in ast.walk(s)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
     }
     return (
         {name for s in (*owner.body, *owner.orelse) for name in _read_in(s)}
@@ -362,7 +362,12 @@ def _read(owner: ast.If) -> set[str]:
 
 def _carried(loop: ast.While) -> str:
     """Variables that an iteration hands to the next."""
-    written = [n.id for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    written = [
+        value.id
+        for s in loop.body
+        for value in ast.walk(s)
+        if isinstance(value, ast.Name) and isinstance(value.ctx, ast.Store)
+    ]
     return ", ".join(dict.fromkeys(name for name in written))
 
 
@@ -462,7 +467,10 @@ _RANDOM: dict[tuple[str, str], Callable[[list[str]], str]] = {
 def _random(place: Place) -> Suggestion | None:
     statement = place.statement()
     if isinstance(statement, (ast.If, ast.While)):
-        drawn = next((n for n in ast.walk(statement.test) if isinstance(n, ast.Call) and _called(n) in _RANDOM), None)
+        drawn = next(
+            (value for value in ast.walk(statement.test) if isinstance(value, ast.Call) and _called(value) in _RANDOM),
+            None,
+        )
         if drawn is None:
             return None
         what = place.text(drawn)
@@ -478,7 +486,7 @@ def _random(place: Place) -> Suggestion | None:
             return None
         made = "drawn by torch's generator, in float32"
     try:
-        new = maker([place.text(a) for a in node.args])
+        new = maker([place.text(arg) for arg in node.args])
     except IndexError:
         return None
     return f"write {new}", place.exchange(changed, new, made)
@@ -490,7 +498,7 @@ def _masked(place: Place) -> Suggestion | None:
     if isinstance(node, ast.Subscript):
         x, mask = place.text(node.value), place.text(node.slice)
     elif isinstance(node, ast.Call) and _called(node)[1] == "masked_select":
-        parts = [place.text(a) for a in node.args]
+        parts = [place.text(arg) for arg in node.args]
         x, mask = parts if len(parts) == 2 else (_called(node)[0], parts[0]) if parts else ("", "")
     else:
         return None

@@ -178,15 +178,15 @@ def _text(out: list[_Native]) -> bytes:
 def _exception_rows(out: list[_Native], labels: dict[object, int]) -> list[tuple[int, int, int, int, bool]]:
     rows: list[tuple[int, int, int, int, bool]] = []
     for native in out:
-        h = native.handler
-        if h is None:
+        handler = native.handler
+        if handler is None:
             continue
         start, end = 2 * native.offset, 2 * (native.offset + native.units)
-        target = 2 * out[labels[id(h.target)]].offset
-        if rows and rows[-1][1:] == (start, target, h.depth, h.lasti):
-            rows[-1] = (rows[-1][0], end, target, h.depth, h.lasti)
+        target = 2 * out[labels[id(handler.target)]].offset
+        if rows and rows[-1][1:] == (start, target, handler.depth, handler.lasti):
+            rows[-1] = (rows[-1][0], end, target, handler.depth, handler.lasti)
         else:
-            rows.append((start, end, target, h.depth, h.lasti))
+            rows.append((start, end, target, handler.depth, handler.lasti))
     return rows
 
 

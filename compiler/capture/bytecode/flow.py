@@ -103,8 +103,8 @@ def _join(a: Kinds, b: Kinds, where: str) -> Kinds:
 
 def on_exception(ins: Instruction, kinds: Kinds) -> Kinds:
     """The stack at the handler's target when `ins` raises."""
-    h = ins.handler
-    return kinds[: h.depth] + ((LASTI,) if h.lasti else ()) + (EXC,)
+    handler = ins.handler
+    return kinds[: handler.depth] + ((LASTI,) if handler.lasti else ()) + (EXC,)
 
 
 def bind(ins: Instruction, kinds: Kinds, must: int, may: int) -> tuple[int, int]:
@@ -238,9 +238,9 @@ def depths(bytecode: Bytecode) -> list[int | None]:
         ins = instructions[index]
         if depth < pops(ins):
             raise UnsupportedBytecode(f"{ins!r} in {bytecode.qualname} finds {depth} on the stack")
-        h = ins.handler
-        if h is not None:
-            work.append((h.target.index, h.depth + h.lasti + 1))
+        handler = ins.handler
+        if handler is not None:
+            work.append((handler.target.index, handler.depth + handler.lasti + 1))
         for following, jump in successors(bytecode, index):
             work.append((following, depth - pops(ins) + pushes(ins, jump)))
     return found

@@ -208,10 +208,12 @@ def copy_instructions(instructions: Iterable[Instruction]) -> list[Instruction]:
         if ins.target is not None:
             ins.target = of.get(id(ins.target), ins.target)
         if ins.handler is not None:
-            h = ins.handler
-            if id(h) not in handlers:
-                handlers[id(h)] = Handler(of.get(id(h.target), h.target), h.depth, h.lasti)
-            ins.handler = handlers[id(h)]
+            handler = ins.handler
+            if id(handler) not in handlers:
+                handlers[id(handler)] = Handler(
+                    of.get(id(handler.target), handler.target), handler.depth, handler.lasti
+                )
+            ins.handler = handlers[id(handler)]
     return new
 
 

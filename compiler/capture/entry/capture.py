@@ -218,10 +218,12 @@ def capture_frame(
     raise SkipFrame(f"{name} breaks in too many places", breaks=list(stops.values()))
 
 
-def _allowed(m: Machine, signal: Break) -> types.CodeType | None:
+def _allowed(machine: Machine, signal: Break) -> types.CodeType | None:
     """The outermost code on the way to a break that is allowed in graphs, and not a call in the graph yet."""
-    functions = {f.code for f in signal.frames[1:] if is_allowed_in_graph(f.function)}
-    return next((c for c in signal.codes if c in functions | m.allowed and c not in m.opaque), None)
+    functions = {frame.code for frame in signal.frames[1:] if is_allowed_in_graph(frame.function)}
+    return next(
+        (code for code in signal.codes if code in functions | machine.allowed and code not in machine.opaque), None
+    )
 
 
 def _on_code(code: types.CodeType, function: types.FunctionType) -> types.FunctionType:
@@ -318,16 +320,19 @@ class _Attempt:
         # the entry's text also uses builtins and names of its own
         return [
             (
-                v
-                if v.isidentifier() and not hasattr(builtins, v) and not v.startswith("__") and not keyword.iskeyword(v)
+                name
+                if name.isidentifier()
+                and not hasattr(builtins, name)
+                and not name.startswith("__")
+                and not keyword.iskeyword(name)
                 else f"_arg{i}"
             )
-            for i, v in enumerate(code.co_varnames[:n])
+            for i, name in enumerate(code.co_varnames[:n])
         ]
 
     def _only_moves(self) -> bool:
         """Whether the frame has no instruction that could ever be tensor work: what follows a cell's last call."""
-        return all(i.op in MOVES for i in self.frame.bytecode.instructions)
+        return all(instr.op in MOVES for instr in self.frame.bytecode.instructions)
 
     def _returned(self, value: Any) -> CaptureResult:
         machine = self.machine
@@ -384,7 +389,7 @@ class _Attempt:
         arguments = (
             params[:n]
             + ([f"*{rest.pop(0)}"] if code.co_flags & 4 else [])
-            + [f"{name}={p}" for name, p in zip(code.co_varnames[n : n + k], params[n : n + k])]
+            + [f"{name}={param}" for name, param in zip(code.co_varnames[n : n + k], params[n : n + k])]
             + [f"**{p}" for p in rest]
         )
         source = f"def entry({', '.join(['__fn', *params])}):\n    return __plain(__fn)({', '.join(arguments)})\n"
@@ -404,9 +409,13 @@ class _Attempt:
         if self.machine.world.tensors or not self.frame.bytecode.is_function or self.opts.every_frame:
             return True
         near: list[Any] = []
-        for a in self.args:
+        for arg in self.args:
             near.extend(
-                a[:8] if isinstance(a, (tuple, list)) else list(a.values())[:8] if isinstance(a, dict) else (a,)
+                arg[:8]
+                if isinstance(arg, (tuple, list))
+                else list(arg.values())[:8]
+                if isinstance(arg, dict)
+                else (arg,)
             )
         near += [self.namespace.get(name) for name in self.code.co_names]
         for cell in getattr(self.func, "__closure__", None) or ():
@@ -470,7 +479,7 @@ class _Attempt:
         frame, step = frames[level], steps[level]
         innermost = level + 1 == len(steps)
         nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]
-        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
+        bound = [i for i, slot in enumerate(frame.slots) if slot is not MISSING]
         module_level = not frame.bytecode.is_function
         suspends = level > 0 and frame.bytecode.instructions[step.index].handler is None
         onward = suspend if suspends else dispatch if innermost else resuming(dispatch)
@@ -579,10 +588,14 @@ class _Attempt:
     def _named(self) -> dict[str, bool]:
         """Whether what the frame leaves under its names varies: locals and its stack where it breaks, and globals."""
         held: dict[str, Any] = {f"{STACK}{depth}": value for depth, value in enumerate(self.frame.stack)}
-        held |= {s.name: v for s, v in zip(self.frame.bytecode.slots, self.frame.slots)}
-        held |= {e.name: e.value for e in self.machine.effects if e.kind == "global" and e.target.root}
-        known = {name: v for name, v in held.items() if v is not MISSING and type(v) is not Unread}
-        return {name: type(v) in _SCALARS and varies(v) for name, v in known.items()}
+        held |= {slot.name: v for slot, v in zip(self.frame.bytecode.slots, self.frame.slots)}
+        held |= {
+            effect.name: effect.value
+            for effect in self.machine.effects
+            if effect.kind == "global" and effect.target.root
+        }
+        known = {name: value for name, value in held.items() if value is not MISSING and type(value) is not Unread}
+        return {name: type(value) in _SCALARS and varies(value) for name, value in known.items()}
 
     def _result(
         self, writer: EntryWriter, breaks: list[GraphBreak], needs_hook: bool = False, reads_nodes: bool = False
@@ -625,7 +638,7 @@ class _Attempt:
             graph=graph,
             breaks=breaks,
             inlined=[c.co_qualname for c in machine.inlined],
-            effects=[e.words() for e in machine.effects],
+            effects=[effect.words() for effect in machine.effects],
             lasting=lasting,
             attributes=attributes,
             needs_hook=needs_hook,
@@ -656,8 +669,8 @@ class _Attempt:
         written = machine.graph.written
         if written and graph is not None:
             tensors = [
-                (i, e, id(world.tensors[id(e)].tt_storage) in written)
-                for i, e in zip(graph.inputs, graph.example_inputs)
+                (i, example_input, id(world.tensors[id(example_input)].tt_storage) in written)
+                for i, example_input in zip(graph.inputs, graph.example_inputs)
                 if i.kind == "tensor" and i.source is not None and i.source.kind != "scalar"
             ]
             changed = [(i, e) for i, e, w in tensors if w]
@@ -684,7 +697,9 @@ class _Attempt:
         guards += self._different_targets()
         guards += class_guards(world.class_lookups, world.made)
         if graph is not None or world.tensors:
-            classes = dict.fromkeys((torch.Tensor, *(type(world.reals[id(t)]) for t in world.tensors.values())))
+            classes = dict.fromkeys(
+                (torch.Tensor, *(type(world.reals[id(tensor)]) for tensor in world.tensors.values()))
+            )
             guards += special_guards(
                 cls for cls in classes if cls in PLAIN_TENSORS
             )  # (in the order of their first use)
@@ -693,7 +708,9 @@ class _Attempt:
     def _different_targets(self) -> list[Guard]:
         """An object that is changed must not be the same as another one that was taken for different."""
         world = self.machine.world
-        kinds = {type(e.target) for e in self.machine.effects if e.kind in ("setattr", "delattr", "method")}
+        kinds = {
+            type(effect.target) for effect in self.machine.effects if effect.kind in ("setattr", "delattr", "method")
+        }
         guards = []
         for kind in kinds:
             same = tuple(
@@ -724,4 +741,4 @@ def _apart(inputs: list[tuple[Any, torch.Tensor]]) -> list[list]:
 def _overlap(tensors: list[torch.Tensor]) -> bool:
     """Whether the memory of two of them meets."""
     spans = sorted(span for span in map(memory_range, tensors) if span[0] != span[1])
-    return any(a[1] > b[0] for a, b in zip(spans, spans[1:]))
+    return any(span[1] > b[0] for span, b in zip(spans, spans[1:]))

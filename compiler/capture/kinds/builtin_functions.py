@@ -300,7 +300,7 @@ def sorted_(machine: Machine, iterable: Any, *, key: Any = None, reverse: Any = 
         order = machine.native(
             sorted, range(len(elements)), key=[machine.deep_plain(name) for name in keys].__getitem__, reverse=reverse
         )
-    return [elements[dim] for dim in order]
+    return [elements[place] for place in order]
 
 
 def _extreme(machine: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> Any:

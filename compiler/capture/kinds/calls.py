@@ -480,10 +480,10 @@ def name_of(fn: Any) -> str:
 @handler("CALL")
 @passes_on
 def call_instruction(machine: Machine, frame: Frame, ins: Any) -> None:
-    s, n = frame.stack, ins.arg
-    args = s[-n:] if n else []
-    first, second = s[-n - 2], s[-n - 1]
-    del s[-n - 2 :]
+    stack, n = frame.stack, ins.arg
+    args = stack[-n:] if n else []
+    first, second = stack[-n - 2], stack[-n - 1]
+    del stack[-n - 2 :]
     if first is NULL:
         fn = second
     else:
@@ -495,7 +495,7 @@ def call_instruction(machine: Machine, frame: Frame, ins: Any) -> None:
         k = len(ins.kwnames)
         kwargs = dict(zip(ins.kwnames, args[-k:]))
         del args[-k:]
-    s.append(call(machine, fn, args, kwargs))
+    stack.append(call(machine, fn, args, kwargs))
 
 
 @handler("CALL_FUNCTION_EX")

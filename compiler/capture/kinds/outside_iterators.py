@@ -44,11 +44,11 @@ class OutsideIterator:
         return self
 
     def __next__(self) -> Any:
-        m, world = self.machine, self.machine.world
+        machine, world = self.machine, self.machine.world
         if type(self.real) is _OF_LISTS:
             self._rely_on_list()
         i, self.taken = self.taken, self.taken + 1
-        m.effects.call(next, [self.real, None], {})
+        machine.effects.call(next, [self.real, None], {})
         if i >= len(self.left):
             world.guard(self.source, "LEN", len(self.left), "the end of an iterator")
             raise StopIteration

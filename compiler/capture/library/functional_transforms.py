@@ -142,10 +142,10 @@ def _sliced(in_dims: Any, machine: Machine, args: tuple, kwargs: dict) -> tuple[
 
 
 def _made(machine: Machine, name: str, func: Any, transform: Callable, options: dict, inside: Callable) -> Transformed:
-    t = Transformed(name, func, functools.partial(_apply, transform, options), inside, lambda: None)
-    machine.origins[id(t)] = machine.root_index
-    machine.world.keep.append(t)
-    return t
+    transformed = Transformed(name, func, functools.partial(_apply, transform, options), inside, lambda: None)
+    machine.origins[id(transformed)] = machine.root_index
+    machine.world.keep.append(transformed)
+    return transformed
 
 
 def _apply(transform: Callable, options: dict, function: Callable) -> Callable:

@@ -58,26 +58,26 @@ class BackwardPasses:
 
     def ran(self, roots: Sequence[torch.Tensor], towards: Sequence[torch.Tensor]) -> None:
         """A pass without retain_graph: only the nodes on the way to `towards` were run."""
-        ends = {(t.grad_fn, t.output_nr) if t.grad_fn is not None else id(t) for t in towards}
+        ends = {(toward.grad_fn, toward.output_nr) if toward.grad_fn is not None else id(toward) for toward in towards}
         self.freed.update(dict.fromkeys(n for n in _on_the_way(roots, ends) if saves_tensors(n)))
 
-    def has_freed(self, t: TraceTensor) -> bool:
-        """Whether a pass freed something in the history of `t`."""
-        return bool(self.freed) and t.requires_grad and any(n in self.freed for n in history(t))
+    def has_freed(self, tensor: TraceTensor) -> bool:
+        """Whether a pass freed something in the history of `tensor`."""
+        return bool(self.freed) and tensor.requires_grad and any(n in self.freed for n in history(tensor))
 
-    def error_of(self, t: TraceTensor) -> str | None:
-        """What eager says to a backward pass from `t`, where it is too late for one: its history was freed, or a tensor
-        in it was changed in place by an optimizer since. None where `t` can be differentiated."""
-        if not t.requires_grad or node_of(t) is None:
+    def error_of(self, tensor: TraceTensor) -> str | None:
+        """What eager says to a backward pass from `tensor`, where it is too late for one: its history was freed, or
+        a tensor in it was changed in place by an optimizer since. None where `tensor` can be differentiated."""
+        if not tensor.requires_grad or node_of(tensor) is None:
             return None
-        if self.has_freed(t):
+        if self.has_freed(tensor):
             return _SECOND_TIME
         if not self.stepped:
             return None
-        leaves = [v for n in history(t) if (v := getattr(n, "variable", None)) is not None]
+        leaves = [v for n in history(tensor) if (v := getattr(n, "variable", None)) is not None]
         try:
             with in_this_thread():
-                gradients([t], leaves, [torch.ones_like(t)], retain_graph=True)
+                gradients([tensor], leaves, [torch.ones_like(tensor)], retain_graph=True)
         except RuntimeError as e:
             if "modified by an inplace operation" in str(e):
                 return str(e)
@@ -88,7 +88,7 @@ def _on_the_way(roots: Sequence[torch.Tensor], ends: set) -> list[Any]:
     """The autograd nodes that a backward pass from `roots` to `ends` runs."""
     order: list[Any] = []
     seen: set[Any] = set()
-    todo = [(t.grad_fn, False) for t in roots if t.grad_fn is not None]
+    todo = [(root.grad_fn, False) for root in roots if root.grad_fn is not None]
     while todo:
         node, done = todo.pop()
         if done:
@@ -102,24 +102,24 @@ def _on_the_way(roots: Sequence[torch.Tensor], ends: set) -> list[Any]:
         for n, nr in node.next_functions:
             if n is not None and (n in needed or (n, nr) in ends or id(getattr(n, "variable", None)) in ends):
                 needed.add(node)
-    return [n for n in order if n in needed]
+    return [node for node in order if node in needed]
 
 
-def one_step_at_a_time(m: Machine, kind: str) -> None:
+def one_step_at_a_time(machine: Machine, kind: str) -> None:
     """A training step in a loop is not unrolled: the loop runs natively, and each iteration is one graph."""
-    if in_a_loop(m.frames):
+    if in_a_loop(machine.frames):
         raise Break(kind, "a training step is inside a loop: one iteration at a time is compiled, as a whole")
 
 
-def _refuse(m: Machine) -> None:
-    if not m.opts.training:
+def _refuse(machine: Machine) -> None:
+    if not machine.opts.training:
         raise Break("backward")
-    one_step_at_a_time(m, "backward")
-    if len(m.graph.scopes) > 1:
+    one_step_at_a_time(machine, "backward")
+    if len(machine.graph.scopes) > 1:
         raise Break("backward", "backward() is called inside the body of a higher-order operator", _OUTSIDE)
-    if m.world.state("saved_tensor_hooks", read_field("saved_tensor_hooks")):
+    if machine.world.state("saved_tensor_hooks", read_field("saved_tensor_hooks")):
         raise Break("backward", "backward() is called where hooks for saved tensors are active", _OUTSIDE)
-    if m.world.state("anomaly", read_field("anomaly"))[0]:
+    if machine.world.state("anomaly", read_field("anomaly"))[0]:
         raise Break("backward", "backward() is called where autograd looks for anomalies", "turn anomaly detection off")
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -127,7 +127,7 @@ def _refuse(m: Machine) -> None:
 
 
 def _run(
-    m: Machine,
+    machine: Machine,
     roots: list,
     gradients: list,
     inputs: list,
@@ -143,39 +143,39 @@ def _run(
     for t in (*roots, *inputs, *gradients):
         if t is not None and not isinstance(t, TraceTensor):
             raise Raised(TypeError(f"gradients are computed of tensors by tensors, not of a {type(t).__name__}"))
-    m.first_training = m.root_index if m.first_training is None else m.first_training
+    machine.first_training = machine.root_index if machine.first_training is None else machine.first_training
     call = BackwardCall(len(roots), [g is not None for g in gradients], retain, create, allow_unused, len(late))
     for t in roots:
-        m.graph.arg(t)
-    if m.passes.freed and any(m.passes.has_freed(t) for t in roots):
+        machine.graph.arg(t)
+    if machine.passes.freed and any(machine.passes.has_freed(root) for root in roots):
         raise Raised(RuntimeError(_SECOND_TIME))
     if any(
         getattr(n, "_saved_sparse", False) or getattr(n, "_saved_sparse_grad", False)
-        for t in roots
-        if t.requires_grad
-        for n in history(t)
+        for root in roots
+        if root.requires_grad
+        for n in history(root)
     ):
         raise Break("backward", "a gradient is a sparse tensor", _OUTSIDE)
     values = [*roots, *(g for g in gradients if g is not None), *inputs, *(h.tensor for h in late)]
-    outer, m.module_path = m.module_path, BACKWARD
+    outer, machine.module_path = machine.module_path, BACKWARD
     try:
-        order = m.native(call.order, *values) if ordered or late else list(range(len(inputs)))
-        result = record_call(m, call, values)
+        order = machine.native(call.order, *values) if ordered or late else list(range(len(inputs)))
+        result = record_call(machine, call, values)
     finally:
-        m.module_path = outer
+        machine.module_path = outer
     if not retain:
-        m.passes.ran(roots, inputs)
+        machine.passes.ran(roots, inputs)
     return tuple(result), order
 
 
-def _items(m: Machine, value: Any) -> list:
-    return [value] if value is None or isinstance(value, (TraceTensor, Subclassed)) else list(m.iterate(value))
+def _items(machine: Machine, value: Any) -> list:
+    return [value] if value is None or isinstance(value, (TraceTensor, Subclassed)) else list(machine.iterate(value))
 
 
-def _as_list(m: Machine, value: Any, nested: bool = False) -> list:
+def _as_list(machine: Machine, value: Any, nested: bool = False) -> list:
     """The tensors of an argument; for one that goes down to tensors inside, the tensor that stands for it. nested: for
     nested tensors, too, their values."""
-    return [_plain(v, nested) for v in _items(m, value)]
+    return [_plain(v, nested) for v in _items(machine, value)]
 
 
 def _plain(value: Any, nested: bool = False) -> Any:
@@ -190,68 +190,79 @@ def _plain(value: Any, nested: bool = False) -> Any:
 
 # --- backward()
 def backward(
-    m: Machine, roots: list, gradients: list, retain_graph: Any = None, create_graph: Any = False, inputs: Any = None
+    machine: Machine,
+    roots: list,
+    gradients: list,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    inputs: Any = None,
 ) -> None:
     """roots[i].backward(gradients[i]) at once: gradients are accumulated into the `.grad` of leaves."""
-    _refuse(m)
+    _refuse(machine)
     if create_graph:
         raise Break(
             "backward", "backward(create_graph=True) is called", "use torch.autograd.grad(..., create_graph=True)"
         )
-    leaves = _leaves(m, roots, None if inputs is None else _as_list(m, inputs))
+    leaves = _leaves(machine, roots, None if inputs is None else _as_list(machine, inputs))
     if not leaves:
-        if not any(isinstance(t, TraceTensor) and t.requires_grad for t in roots):
+        if not any(isinstance(root, TraceTensor) and root.requires_grad for root in roots):
             raise Raised(RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"))
         raise Break("backward", "backward() reaches no tensor that keeps a gradient")
-    known = {id(t.tt_storage) for t in m.graph.keep if isinstance(t, TraceTensor)}
-    late, hooks = m.hooks.of_pass(m, roots), [_hooks(m, leaf) for leaf in leaves]
+    known = {id(t.tt_storage) for t in machine.graph.keep if isinstance(t, TraceTensor)}
+    late, hooks = machine.hooks.of_pass(machine, roots), [_hooks(machine, leaf) for leaf in leaves]
     ends = [_plain(leaf, nested=True) for leaf in leaves]
-    grads, order = _run(m, roots, gradients, ends, bool(retain_graph), False, True, late, any(map(any, hooks)))
-    known |= {id(g.tt_storage) for g in grads[len(leaves) :] if g is not None}  # (a hook may keep what it is given)
-    outer, m.module_path = m.module_path, BACKWARD
+    grads, order = _run(machine, roots, gradients, ends, bool(retain_graph), False, True, late, any(map(any, hooks)))
+    known |= {
+        id(grad.tt_storage) for grad in grads[len(leaves) :] if grad is not None
+    }  # (a hook may keep what it is given)
+    outer, machine.module_path = machine.module_path, BACKWARD
     try:
-        for i in order:
-            if (g := grads[i]) is None:
+        for place in order:
+            if (g := grads[place]) is None:
                 continue
-            if i >= len(leaves):
-                with no_grad(m):
-                    late[i - len(leaves)].run(g)
+            if place >= len(leaves):
+                with no_grad(machine):
+                    late[place - len(leaves)].run(g)
                 continue
-            before, after = hooks[i]
-            if type(leaves[i]) is Subclassed:
+            before, after = hooks[place]
+            if type(leaves[place]) is Subclassed:
                 if before or after:
                     raise Break(
                         "backward", "a hook is called with the gradient of a tensor of a wrapper class", _OUTSIDE
                     )
-                (accumulate_in_wrapper if leaves[i].nested is None else _accumulate_in_nested)(m, leaves[i], g)
+                (accumulate_in_wrapper if leaves[place].nested is None else _accumulate_in_nested)(
+                    machine, leaves[place], g
+                )
                 continue
             if before:
-                g = changed_by_hooks(m, before, g)
+                g = changed_by_hooks(machine, before, g)
                 known.add(id(g.tt_storage))
-            _accumulate(m, leaves[i], g, known)
-            call_after_accumulation(m, after, leaves[i])
-        m.hooks.verify(m)
+            _accumulate(machine, leaves[place], g, known)
+            call_after_accumulation(machine, after, leaves[place])
+        machine.hooks.verify(machine)
     finally:
-        m.module_path = outer
+        machine.module_path = outer
 
 
-def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
+def _leaves(machine: Machine, roots: list, asked: list | None) -> list[Any]:
     """The inputs of the graph that backward() accumulates gradients into, and leaves that were made inside."""
-    world = m.world
+    world = machine.world
     if asked is not None:
         if not asked or any(
             not isinstance(t, TraceTensor) or id(t) not in world.reals or not world.reals[id(t)].is_leaf for t in asked
         ):
             raise Break("backward", "backward(inputs=...) names a tensor that is not a leaf", "use torch.autograd.grad")
-        _stay_inside(m, roots, asked)
+        _stay_inside(machine, roots, asked)
         found: list[Any] = list(asked)
         made: list[Any] = []
     else:
-        ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
+        ends = _ends([root for root in roots if isinstance(root, TraceTensor) and root.requires_grad])
         found = [
             w
-            for w in wrapped_leaves(m)
-            if any([ends.pop(id(_origin(t)), None) is not None for t in inside(m, w)])  # (all of them are taken out)
+            for w in wrapped_leaves(machine)
+            if any(
+                [ends.pop(id(_origin(t)), None) is not None for t in inside(machine, w)]
+            )  # (all of them are taken out)
         ]
         found += [
             s
@@ -261,8 +272,12 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
             and world.reals[id(s)].is_leaf
             and ends.pop(id(_origin(s.nested._values)), None) is not None
         ]
-        found += [t for t in world.tensors.values() if t.requires_grad and ends.pop(id(_origin(t)), None) is not None]
-        if any(type(t) is not TraceTensor for t in ends.values()):
+        found += [
+            tensor
+            for tensor in world.tensors.values()
+            if tensor.requires_grad and ends.pop(id(_origin(tensor)), None) is not None
+        ]
+        if any(type(end) is not TraceTensor for end in ends.values()):
             raise Break(
                 "backward",
                 "backward() reaches a leaf that was made inside",
@@ -280,27 +295,27 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
     return found + made
 
 
-def _stay_inside(m: Machine, roots: list, asked: list) -> None:
+def _stay_inside(machine: Machine, roots: list, asked: list) -> None:
     """A pass to what is asked for must not go on into what computed an input: others of those may lie there."""
-    world = m.world
-    ends = _ends([t for t in roots if isinstance(t, TraceTensor) and t.requires_grad])
+    world = machine.world
+    ends = _ends([root for root in roots if isinstance(root, TraceTensor) and root.requires_grad])
     owners: dict[int, Any] = {id(t): t for t in world.tensors.values()}
     for s in world.subclassed.values():
         if id(s) in world.reals and (s.nested is not None or is_of_wrapper(s, finished=True)):
-            owners |= {id(t): s for t in ([s.nested._values] if s.nested is not None else inside(m, s))}
+            owners |= {id(t): s for t in ([s.nested._values] if s.nested is not None else inside(machine, s))}
     outside = {id(_plain(owner, nested=True)) for owner in owners.values()}
-    for t in world.tensors.values():
-        owner = owners[id(t)]
+    for tensor in world.tensors.values():
+        owner = owners[id(tensor)]
         real, own = world.reals[id(owner)], _plain(owner, nested=True)
-        if id(_origin(t)) in ends and not real.is_leaf and any(a is not own and id(a) in outside for a in asked):
+        if id(_origin(tensor)) in ends and not real.is_leaf and any(a is not own and id(a) in outside for a in asked):
             name = world.sources[id(real)].name()
             raise Break("backward", f"gradients are asked for behind what computed `{name}`, outside of the graph")
 
 
 def _ends(roots: list) -> dict[int, Any]:
     """The leaves that a pass from `roots` comes to, by their ids."""
-    ends = {id(v): v for t in roots for n in history(t) if (v := getattr(n, "variable", None)) is not None}
-    return ends | {id(t): t for t in roots if t.grad_fn is None}
+    ends = {id(v): v for root in roots for n in history(root) if (v := getattr(n, "variable", None)) is not None}
+    return ends | {id(root): root for root in roots if root.grad_fn is None}
 
 
 def _origin(trace: TraceTensor) -> torch.Tensor:
@@ -310,60 +325,66 @@ def _origin(trace: TraceTensor) -> torch.Tensor:
     return getattr(trace, "tt_origin", trace)
 
 
-def _hooks(m: Machine, leaf: TraceTensor, accumulates: bool = True) -> tuple[list, list]:
+def _hooks(machine: Machine, leaf: TraceTensor, accumulates: bool = True) -> tuple[list, list]:
     """The hooks that are called with a leaf's gradient, and those that are called once it is accumulated."""
-    real = m.world.reals.get(id(leaf))
+    real = machine.world.reals.get(id(leaf))
     if real is None:
         return [], []
     if accumulates and is_hooked(real):
-        source = m.world.sources[id(real)].name()
+        source = machine.world.sources[id(real)].name()
         raise Break("backward", f"a hook runs where the gradient of `{source}` is accumulated", _OUTSIDE)
     if accumulates:
-        m.world.guard(S.asked(m.world.sources[id(real)], is_hooked), "ID", False, "no hooks where it is accumulated")
-    after = hooks_of_leaf(m, real, "_post_accumulate_grad_hooks") if accumulates else []
-    return hooks_of_leaf(m, real, "_backward_hooks"), after
+        machine.world.guard(
+            S.asked(machine.world.sources[id(real)], is_hooked), "ID", False, "no hooks where it is accumulated"
+        )
+    after = hooks_of_leaf(machine, real, "_post_accumulate_grad_hooks") if accumulates else []
+    return hooks_of_leaf(machine, real, "_backward_hooks"), after
 
 
-def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) -> None:
+def _accumulate(machine: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) -> None:
     """What AccumulateGrad does: `.grad` is added to in place, or set to a tensor of its own, laid out as the leaf where
     that is dense.
     """
-    before = tensor_attributes.get_attribute(m, leaf, "grad")
+    before = tensor_attributes.get_attribute(machine, leaf, "grad")
     if before is not None:
         if before.requires_grad or before.dtype != g.dtype:
             raise Break("backward", "the gradient that is there has a history or another dtype", _OUTSIDE)
-        with no_grad(m):
-            tensor_calls.call_method(m, before, "add_", [g], {})
+        with no_grad(machine):
+            tensor_calls.call_method(machine, before, "add_", [g], {})
         return
     dense = _dense(leaf)
     if not (g.stride() == leaf.stride() if dense else g.is_contiguous()) or id(g.tt_storage) in known:
-        with no_grad(m):
+        with no_grad(machine):
             memory_format = torch.preserve_format if dense else torch.contiguous_format
             fresh = tensor_calls.call_function(
-                m, torch.empty_like, [leaf], {"memory_format": memory_format, "requires_grad": False}
+                machine, torch.empty_like, [leaf], {"memory_format": memory_format, "requires_grad": False}
             )
-            g = tensor_calls.call_method(m, fresh, "copy_", [g], {})
+            g = tensor_calls.call_method(machine, fresh, "copy_", [g], {})
     known.add(id(g.tt_storage))
-    set_grad(m, leaf, g)
+    set_grad(machine, leaf, g)
 
 
-def _accumulate_in_nested(m: Machine, s: Subclassed, g: TraceTensor) -> None:
-    real, source = m.world.reals[id(s)], m.world.sources[id(s)]
-    known = m.world.pending.get(id(s), {})
+def _accumulate_in_nested(machine: Machine, subclassed: Subclassed, tensor: TraceTensor) -> None:
+    real, source = machine.world.reals[id(subclassed)], machine.world.sources[id(subclassed)]
+    known = machine.world.pending.get(id(subclassed), {})
     if "grad" in known and known["grad"] is not None or "grad" not in known and real.grad is not None:
         raise Break("backward", "a gradient is added to that of a nested tensor", _OUTSIDE)
     if "grad" not in known:
-        m.world.load(None, S.asked(source, gradient), "no gradient yet")
-    with no_grad(m):
-        set_grad(m, s, like_nested(m, s, tensor_calls.call_method(m, g, "clone", [], {})))  # type: ignore[arg-type]
+        machine.world.load(None, S.asked(source, gradient), "no gradient yet")
+    with no_grad(machine):
+        set_grad(
+            machine,
+            subclassed,
+            like_nested(machine, subclassed, tensor_calls.call_method(machine, tensor, "clone", [], {})),
+        )  # type: ignore[arg-type]
 
 
-def _dense(t: TraceTensor) -> bool:
+def _dense(tensor: TraceTensor) -> bool:
     """Whether a tensor fills its memory, in any order of dimensions."""
-    if any(isinstance(s, torch.SymInt) for s in (*t.shape, *t.stride())):
-        return t.is_contiguous()
+    if any(isinstance(s, torch.SymInt) for s in (*tensor.shape, *tensor.stride())):
+        return tensor.is_contiguous()
     full = 1
-    for stride, size in sorted((st, n) for st, n in zip(t.stride(), t.shape) if n != 1):
+    for stride, size in sorted((st, n) for st, n in zip(tensor.stride(), tensor.shape) if n != 1):
         if stride != full:
             return False
         full *= size
@@ -372,7 +393,7 @@ def _dense(t: TraceTensor) -> bool:
 
 @python_function(("torch.autograd", "backward"))
 def autograd_backward(
-    m: Machine,
+    machine: Machine,
     tensors: Any,
     grad_tensors: Any = None,
     retain_graph: Any = None,
@@ -380,40 +401,42 @@ def autograd_backward(
     grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
-    roots = _as_list(m, tensors)
-    gradients = [None] * len(roots) if grad_tensors is None else _as_list(m, grad_tensors)
+    roots = _as_list(machine, tensors)
+    gradients = [None] * len(roots) if grad_tensors is None else _as_list(machine, grad_tensors)
     if grad_variables is not None or len(gradients) != len(roots):
         raise Break("backward", "torch.autograd.backward is called with arguments that do not fit", _OUTSIDE)
-    backward(m, roots, gradients, retain_graph, create_graph, inputs)
+    backward(machine, roots, gradients, retain_graph, create_graph, inputs)
 
 
-def _hooks_of_end(m: Machine, asked: Any, t: TraceTensor) -> list:
+def _hooks_of_end(machine: Machine, asked: Any, tensor: TraceTensor) -> list:
     """The hooks that are called with the gradient of a tensor that it is asked for."""
     if type(asked) is Subclassed and asked.nested is not None:
-        if (real := m.world.reals.get(id(asked))) is not None and hooks_of_leaf(m, real, "_backward_hooks"):
+        if (real := machine.world.reals.get(id(asked))) is not None and hooks_of_leaf(machine, real, "_backward_hooks"):
             raise Break("backward", "a hook is registered on a nested tensor that gradients are asked for", _OUTSIDE)
-    elif isinstance(t, TraceTensor) and id(t) in m.world.reals:
-        if m.world.reals[id(t)].is_leaf:
-            return _hooks(m, t, accumulates=False)[0]
-        if m.world.reals[id(t)]._backward_hooks:
+    elif isinstance(tensor, TraceTensor) and id(tensor) in machine.world.reals:
+        if machine.world.reals[id(tensor)].is_leaf:
+            return _hooks(machine, tensor, accumulates=False)[0]
+        if machine.world.reals[id(tensor)]._backward_hooks:
             raise Break("backward", "a hook is registered on a tensor that gradients are asked for", _OUTSIDE)
     return []
 
 
-def _call_hooks(m: Machine, order: list, grads: list, hooks: list, late: Sequence[Hook], seen: Sequence[Any]) -> None:
+def _call_hooks(
+    machine: Machine, order: list, grads: list, hooks: list, late: Sequence[Hook], seen: Sequence[Any]
+) -> None:
     """Call hooks in the order in which the pass came to their tensors; `seen` is what the late ones are given."""
-    for i in order:
-        if i >= len(grads):
-            with no_grad(m):
-                late[i - len(grads)].run(seen[i - len(grads)])
-        elif hooks[i] and grads[i] is not None:
-            grads[i] = changed_by_hooks(m, hooks[i], grads[i])
-    m.hooks.verify(m)
+    for place in order:
+        if place >= len(grads):
+            with no_grad(machine):
+                late[place - len(grads)].run(seen[place - len(grads)])
+        elif hooks[place] and grads[place] is not None:
+            grads[place] = changed_by_hooks(machine, hooks[place], grads[place])
+    machine.hooks.verify(machine)
 
 
 @python_function(("torch.autograd", "grad"))
 def autograd_grad(
-    m: Machine,
+    machine: Machine,
     outputs: Any,
     inputs: Any,
     grad_outputs: Any = None,
@@ -424,25 +447,25 @@ def autograd_grad(
     is_grads_batched: Any = False,
     materialize_grads: Any = False,
 ) -> tuple:
-    _refuse(m)
-    roots, asked = _as_list(m, outputs, nested=True), _items(m, inputs)
+    _refuse(machine)
+    roots, asked = _as_list(machine, outputs, nested=True), _items(machine, inputs)
     ends = [_plain(v, nested=True) for v in asked]
-    gradients = [None] * len(roots) if grad_outputs is None else _as_list(m, grad_outputs, nested=True)
+    gradients = [None] * len(roots) if grad_outputs is None else _as_list(machine, grad_outputs, nested=True)
     if is_grads_batched or not only_inputs or len(gradients) != len(roots):
         raise Break("backward", "torch.autograd.grad is called with batched gradients", "use torch.func.vmap")
-    hooks = [_hooks_of_end(m, a, t) for a, t in zip(asked, ends)]
+    hooks = [_hooks_of_end(machine, a, end) for a, end in zip(asked, ends)]
     if create_graph and any(hooks):
         raise Break("backward", "a hook is called with a gradient that has a history", _OUTSIDE)
     if create_graph and torch.is_inference_mode_enabled():
         raise Break("backward", "gradients of gradients under inference mode")
     if materialize_grads and allow_unused is None:
         allow_unused = True
-    _stay_inside(m, roots, ends)
-    late = m.hooks.of_pass(m, roots)
+    _stay_inside(machine, roots, ends)
+    late = machine.hooks.of_pass(machine, roots)
     if late and create_graph:
         raise Otherwise(late[0].key, NATIVE)
     results, order = _run(
-        m,
+        machine,
         roots,
         gradients,
         ends,
@@ -453,33 +476,33 @@ def autograd_grad(
         any(hooks),
     )
     grads = list(results[: len(ends)])
-    _call_hooks(m, order, grads, hooks, late, results[len(ends) :])
+    _call_hooks(machine, order, grads, hooks, late, results[len(ends) :])
     if materialize_grads:
         grads = list(
             (
-                tensor_calls.call_function(m, torch.zeros_like, [t], {"requires_grad": bool(create_graph)})
-                if g is None
-                else g
+                tensor_calls.call_function(machine, torch.zeros_like, [end], {"requires_grad": bool(create_graph)})
+                if grad is None
+                else grad
             )
-            for g, t in zip(grads, ends)
+            for grad, end in zip(grads, ends)
         )
     found = [
-        like_nested(m, t, g) if type(t) is Subclassed and t.nested is not None and g is not None else g
-        for t, g in zip(asked, grads)
+        like_nested(machine, t, grad) if type(t) is Subclassed and t.nested is not None and grad is not None else grad
+        for t, grad in zip(asked, grads)
     ]
-    return as_program_sees(m, tuple(found))
+    return as_program_sees(machine, tuple(found))
 
 
 def _method(
-    m: Machine,
-    t: TraceTensor,
+    machine: Machine,
+    tensor: TraceTensor,
     gradient: Any = None,
     retain_graph: Any = None,
     create_graph: Any = False,
     inputs: Any = None,
 ) -> None:
     """t.backward(...)"""
-    backward(m, [t], [gradient], retain_graph, create_graph, inputs)
+    backward(machine, [tensor], [gradient], retain_graph, create_graph, inputs)
 
 
 tensor_calls.METHODS["backward"] = _method
@@ -505,9 +528,9 @@ class _Freed(torch.autograd.Function):
         raise RuntimeError(ctx.error)
 
 
-def without_history(m: Machine, t: TraceTensor) -> TraceTensor:
+def without_history(machine: Machine, tensor: TraceTensor) -> TraceTensor:
     """What the graph gives for such a result."""
-    return tensor_calls.call_method(m, t, "detach", [], {})
+    return tensor_calls.call_method(machine, tensor, "detach", [], {})
 
 
 def freed_result(result: torch.Tensor, error: str) -> torch.Tensor:

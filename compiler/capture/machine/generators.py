@@ -49,7 +49,7 @@ class InlineGenerator:
 
     def _resume(self, value: Any, exc: BaseException | None) -> Any:
         """Run to the next yield. StopIteration at the end; Raised for the body's own exceptions."""
-        m, frame = self.machine, self.frame
+        machine, frame = self.machine, self.frame
         if self.finished:
             if exc is not None:
                 raise Raised(exc)
@@ -60,24 +60,26 @@ class InlineGenerator:
             self.finished = True
             raise Raised(exc)
         self.running = True
-        m.handled_outside.append(m.handled)
-        m.handled = frame.handled
-        path = m.module_path
-        m.module_path = frame.module_path
+        machine.handled_outside.append(machine.handled)
+        machine.handled = frame.handled
+        path = machine.module_path
+        machine.module_path = frame.module_path
         try:
             if exc is not None:
                 self._leave_delegate(exc)
-                if m.handled is not None and not m.world.is_outside(exc):  # the generator's own: else it stays
-                    set_context(m, exc)
+                if machine.handled is not None and not machine.world.is_outside(
+                    exc
+                ):  # the generator's own: else it stays
+                    set_context(machine, exc)
                 ins = frame.program[frame.pc - 1][1]
-                if not m.unwind(frame, ins, exc, True):
+                if not machine.unwind(frame, ins, exc, True):
                     self.finished = True
                     raise Raised(exc)
             else:
                 frame.stack.append(value)
             self.started = True
             try:
-                outcome = m.run(frame)
+                outcome = machine.run(frame)
             except Raised as raised:
                 self.finished = True
                 if isinstance(raised.exc, StopIteration):  # 3.12 and later convert it by bytecode
@@ -87,9 +89,9 @@ class InlineGenerator:
                 raise
         finally:
             self.running = False
-            frame.handled = m.handled
-            m.handled = m.handled_outside.pop()
-            m.module_path = path
+            frame.handled = machine.handled
+            machine.handled = machine.handled_outside.pop()
+            machine.module_path = path
             if self.finished:
                 self._forget()
         if outcome == "yield":
@@ -177,5 +179,5 @@ class PythonIterator:
         return self
 
     def __next__(self) -> Any:
-        m = self.machine
-        return natively(m, lambda: m.call(m.getattr(self.target, "__next__"), []))
+        machine = self.machine
+        return natively(machine, lambda: machine.call(machine.getattr(self.target, "__next__"), []))

@@ -47,8 +47,8 @@ def copy(machine: Machine, frame: Frame, ins: Any) -> None:
 
 @handler("SWAP")
 def swap(machine: Machine, frame: Frame, ins: Any) -> None:
-    s, n = frame.stack, ins.arg
-    s[-1], s[-n] = s[-n], s[-1]
+    stack, n = frame.stack, ins.arg
+    stack[-1], stack[-n] = stack[-n], stack[-1]
 
 
 def _only_moved(frame: Frame) -> bool:

@@ -334,16 +334,16 @@ class Machine:
         if raised and not outside and not thrown:  # else it comes from a call, or is raised again
             set_context(self, exc)
         note_frame(self, frame, ins, exc)
-        h = ins.handler
-        if h is None:
+        handler = ins.handler
+        if handler is None:
             return False
         if not outside:
             exc.__traceback__ = None  # native code left its own frames there
-        del frame.stack[h.depth :]
-        if h.lasti:
+        del frame.stack[handler.depth :]
+        if handler.lasti:
             frame.stack.append(ins.index)
         frame.stack.append(exc)
-        frame.pc = h.target.index
+        frame.pc = handler.target.index
         return True
 
     @passes_on

@@ -240,5 +240,5 @@ def _constant(other: SymNode) -> float | None:
     """The number behind a node that is no symbol. Ints that a float cannot hold exactly are none."""
     if isinstance(other, FloatNode):
         return None
-    c = other.constant
-    return float(c) if c is not None and float(c) == c else None
+    constant = other.constant
+    return float(constant) if constant is not None and float(constant) == constant else None

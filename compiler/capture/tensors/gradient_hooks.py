@@ -85,7 +85,7 @@ class Hook:
     def reads(self) -> set[int]:
         """The memory that it reads when it is called, whatever was written there by then."""
         values = [n.meta["val"] for n in self.form[1]] if self.form is not None else []
-        return {id(v.tt_storage) for v in values if isinstance(v, TraceTensor)}
+        return {id(value.tt_storage) for value in values if isinstance(value, TraceTensor)}
 
 
 class CapturedHandle(RemovableHandle):
@@ -102,30 +102,34 @@ class Hooks:
         self.found: list[Hook] = []
         self.count = 0
 
-    def of_pass(self, m: Machine, roots: Sequence[TraceTensor]) -> list[Hook]:
+    def of_pass(self, machine: Machine, roots: Sequence[TraceTensor]) -> list[Hook]:
         """Those that are interpreted after a pass from `roots`."""
         if not self.found:
             return []
-        nodes = history(*[t for t in roots if t.requires_grad])
-        self.verify(m)
+        nodes = history(*[root for root in roots if root.requires_grad])
+        self.verify(machine)
         return [h for h in self.found if h.way == LATE and node_of(h.tensor) in nodes]
 
-    def verify(self, m: Machine) -> None:
+    def verify(self, machine: Machine) -> None:
         """Those that are part of the graph must still compute what they did when they were put there: asked before and
         after each pass, as hooks that are interpreted may change what others read."""
         for hook in [h for h in self.found if h.way != LATE]:
-            if _body(m, hook, "").form != hook.form:
+            if _body(machine, hook, "").form != hook.form:
                 raise _next(hook)
 
-    def check(self, m: Machine, outputs: Sequence[Any]) -> None:
+    def check(self, machine: Machine, outputs: Sequence[Any]) -> None:
         """What leaves the captured part has no hook in its history that relies on passes inside, on what the program
         changed since, or on memory that others may write before the pass. Nor has it one itself: others that are put
         there later come after that."""
         if not self.found:
             return
-        left = [t for t in outputs if isinstance(t, TraceTensor) and t.requires_grad and not m.passes.has_freed(t)]
+        left = [
+            output
+            for output in outputs
+            if isinstance(output, TraceTensor) and output.requires_grad and not machine.passes.has_freed(output)
+        ]
         nodes, given = history(*left) if left else (), {node_of(t) for t in left}
-        seen = {id(t.tt_storage) for t in (*outputs, *m.world.tensors.values()) if isinstance(t, TraceTensor)}
+        seen = {id(t.tt_storage) for t in (*outputs, *machine.world.tensors.values()) if isinstance(t, TraceTensor)}
         for hook in self.found:
             if node_of(hook.tensor) in nodes and (
                 hook.way != FIXED
@@ -146,49 +150,61 @@ def shows_nodes(frames: Sequence[Frame], outputs: Sequence[Any], hooked: bool) -
     """Whether the program may see, behind a break, which autograd nodes computed the results so far. It looks at nodes,
     or puts a hook on a result from which another one was computed: there it hears the gradients of both. hooked: the
     break is where a hook is put."""
-    results = [t for t in outputs if isinstance(t, TraceTensor) and t.requires_grad and node_of(t) is not None]
-    used = {n for t in results for n in history(t) if n is not node_of(t)}
+    results = [
+        output
+        for output in outputs
+        if isinstance(output, TraceTensor) and output.requires_grad and node_of(output) is not None
+    ]
+    used = {n for result in results for n in history(result) if n is not node_of(result)}
     methods = [v.__self__ for v in frames[-1].stack if type(v) in (types.MethodType, types.BuiltinMethodType)]
-    if hooked and any(type(t) is TraceTensor and node_of(t) in used for t in methods):  # `t.register_hook` comes next
+    if hooked and any(
+        type(method) is TraceTensor and node_of(method) in used for method in methods
+    ):  # `t.register_hook` comes next
         return True
     own = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
-    named = [f.code for f in frames if not f.file.startswith(own)]
+    named = [frame.code for frame in frames if not frame.file.startswith(own)]
     if any("grad_fn" in code.co_names for code in named):
         return True
-    entangled = any(node_of(t) in used for t in results)
+    entangled = any(node_of(result) in used for result in results)
     places = [i for c in named if entangled and not _PUTS.isdisjoint(c.co_names) for i in dis.get_instructions(c)]
-    return sum(i.argval in _PUTS for i in places if type(i.argval) is str) > hooked
+    return sum(place.argval in _PUTS for place in places if type(place.argval) is str) > hooked
 
 
 _PUTS = frozenset(("register_hook", "retain_grad"))
 
 
 # --- register_hook
-def _register_hook(m: Machine, t: TraceTensor, function: Any) -> Any:
+def _register_hook(machine: Machine, tensor: TraceTensor, function: Any) -> Any:
     """t.register_hook(function)"""
-    key, way = _begin(m, t)
-    hook = Hook(function, t, way, key, held=held_by(function))
+    key, way = _begin(machine, tensor)
+    hook = Hook(function, tensor, way, key, held=held_by(function))
     if way == LATE:
-        return _handle(m, _late(m, hook))
-    body = _body(m, hook, A_HOOK if way == FIXED else "")
+        return _handle(machine, _late(machine, hook))
+    body = _body(machine, hook, A_HOOK if way == FIXED else "")
     hook.form = body.form
     if body.graph is not None:
-        if any(h.tensor is t and h.way == LATE for h in m.hooks.found):
+        if any(h.tensor is tensor and h.way == LATE for h in machine.hooks.found):
             raise Otherwise(key, NATIVE)  # (a late one is given the gradient after all others)
-        record_call(m, HookCall("tensor_hook", body.graph), [t], body.lifted)
-    m.hooks.found.append(hook)
-    m.graph.keep.append(t)
-    return _handle(m, hook)
+        record_call(machine, HookCall("tensor_hook", body.graph), [tensor], body.lifted)
+    machine.hooks.found.append(hook)
+    machine.graph.keep.append(tensor)
+    return _handle(machine, hook)
 
 
-def _begin(m: Machine, t: TraceTensor) -> tuple[tuple, int]:
-    """Where in the program the hook is put on `t`, and the way to take."""
-    if not t.requires_grad:
+def _begin(machine: Machine, tensor: TraceTensor) -> tuple[tuple, int]:
+    """Where in the program the hook is put on `tensor`, and the way to take."""
+    if not tensor.requires_grad:
         raise Raised(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
-    m.hooks.count += 1
-    key = ("hook", m.hooks.count, *((f.code, f.pc) for f in m.frames))
-    way = m.ways.get(key, FIXED)
-    if way == NATIVE or t.is_leaf or id(t) in m.world.reals or len(m.graph.scopes) > 1 or not m.opts.training:
+    machine.hooks.count += 1
+    key = ("hook", machine.hooks.count, *((frame.code, frame.pc) for frame in machine.frames))
+    way = machine.ways.get(key, FIXED)
+    if (
+        way == NATIVE
+        or tensor.is_leaf
+        or id(tensor) in machine.world.reals
+        or len(machine.graph.scopes) > 1
+        or not machine.opts.training
+    ):
         raise Break("tensor_hook", "a hook is put on a tensor", _REMEDY)
     if torch._C._are_functorch_transforms_active():
         raise Break("tensor_hook", "a hook is put on a tensor inside a transform of torch.func")
@@ -205,29 +221,29 @@ class _Body:
     form: Any = None
 
 
-def _body(m: Machine, hook: Hook, fixed: str) -> _Body:
+def _body(machine: Machine, hook: Hook, fixed: str) -> _Body:
     """Interpret a hook that only computes. fixed: what it is called where it may not read the world."""
-    t, function = hook.tensor, hook.function
+    tensor, function = hook.tensor, hook.function
     try:
-        pure = Purity(m, "a hook of a tensor", function)
-        with open_body(m) as scope, grad_mode(False), autocast_off():
-            g = stand_in(m, t, requires_grad=False)
-            add_parameter(m, scope, g, "grad")
-            outer, m.backward_of = m.backward_of, fixed
+        pure = Purity(machine, "a hook of a tensor", function)
+        with open_body(machine) as scope, grad_mode(False), autocast_off():
+            g = stand_in(machine, tensor, requires_grad=False)
+            add_parameter(machine, scope, g, "grad")
+            outer, machine.backward_of = machine.backward_of, fixed
             try:
-                result = m.call(function, [g])
+                result = machine.call(function, [g])
             finally:
-                m.backward_of = outer
+                machine.backward_of = outer
             pure.check(owned=True)
-            if id(g.tt_storage) in m.graph.written:
+            if id(g.tt_storage) in machine.graph.written:
                 raise Break("tensor_hook", "a hook writes to the gradient that it is given")
             if result is None:
                 return _Body()
-            if not isinstance(result, TraceTensor) or result.shape != t.shape:
+            if not isinstance(result, TraceTensor) or result.shape != tensor.shape:
                 raise Break("tensor_hook", "a hook returns no gradient of the tensor's shape")
-            graph, lifted = close_body(m, scope, [result], "tensor_hook"), list(scope.lifted)
+            graph, lifted = close_body(machine, scope, [result], "tensor_hook"), list(scope.lifted)
     except (Break, Raised):
-        raise _next(hook, hook not in m.hooks.found) from None
+        raise _next(hook, hook not in machine.hooks.found) from None
     return _Body(graph, lifted, (_form(graph.graph), lifted))
 
 
@@ -238,49 +254,49 @@ def _next(hook: Hook, first: bool = False) -> Otherwise:
 
 def _form(graph: torch.fx.Graph) -> list:
     """A graph, to compare: without the names of its nodes."""
-    places = {n: i for i, n in enumerate(graph.nodes)}
+    places = {node: i for i, node in enumerate(graph.nodes)}
     return [
-        (n.op, not is_input(n) and n.target, map_arg((n.args, n.kwargs), lambda a: ("node", places[a])))
-        for n in graph.nodes
+        (node.op, not is_input(node) and node.target, map_arg((node.args, node.kwargs), lambda a: ("node", places[a])))
+        for node in graph.nodes
     ]
 
 
-def _late(m: Machine, hook: Hook) -> Hook:
-    def run(g: TraceTensor) -> None:
-        result = m.call(hook.function, [g])
-        if result is not None or id(g.tt_storage) in m.graph.written:
+def _late(machine: Machine, hook: Hook) -> Hook:
+    def run(tensor: TraceTensor) -> None:
+        result = machine.call(hook.function, [tensor])
+        if result is not None or id(tensor.tt_storage) in machine.graph.written:
             raise Otherwise(hook.key, NATIVE)  # it changes the gradient, and does more than that
 
     hook.run = run
-    m.hooks.found.append(hook)
-    m.graph.keep.append(hook.tensor)
+    machine.hooks.found.append(hook)
+    machine.graph.keep.append(hook.tensor)
     return hook
 
 
-def _handle(m: Machine, hook: Hook) -> CapturedHandle:
-    handle = m.world.create(CapturedHandle(hook))
-    m.origins[id(handle)] = m.root_index
+def _handle(machine: Machine, hook: Hook) -> CapturedHandle:
+    handle = machine.world.create(CapturedHandle(hook))
+    machine.origins[id(handle)] = machine.root_index
     return handle
 
 
-def _retain_grad(m: Machine, t: TraceTensor) -> None:
+def _retain_grad(machine: Machine, tensor: TraceTensor) -> None:
     """t.retain_grad(): a hook that sets t.grad."""
-    if not t.requires_grad:
+    if not tensor.requires_grad:
         raise Raised(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
-    if t.is_leaf and id(t) not in m.world.reals:
+    if tensor.is_leaf and id(tensor) not in machine.world.reals:
         return
-    key, way = _begin(m, t)
+    key, way = _begin(machine, tensor)
     if way < LATE:
         raise Otherwise(key, LATE)
-    m.origins.setdefault(id(t), m.root_index)
+    machine.origins.setdefault(id(tensor), machine.root_index)
 
     def run(g: TraceTensor) -> None:
-        before = m.world.pending.get(id(t), {}).get("grad")
-        g = tensor_calls.call_method(m, g, "clone", [], {})
-        set_grad(m, t, g if before is None else tensor_calls.call_method(m, before, "add", [g], {}))
+        before = machine.world.pending.get(id(tensor), {}).get("grad")
+        g = tensor_calls.call_method(machine, g, "clone", [], {})
+        set_grad(machine, tensor, g if before is None else tensor_calls.call_method(machine, before, "add", [g], {}))
 
-    m.hooks.found.append(Hook(None, t, LATE, key, run))
-    m.graph.keep.append(t)
+    machine.hooks.found.append(Hook(None, tensor, LATE, key, run))
+    machine.graph.keep.append(tensor)
 
 
 tensor_calls.METHODS["register_hook"] = _register_hook
@@ -288,37 +304,37 @@ tensor_calls.METHODS["retain_grad"] = _retain_grad
 
 
 @python_function(("torch.utils.hooks", "RemovableHandle.remove"))
-def _remove(m: Machine, handle: Any) -> None:
+def _remove(machine: Machine, handle: Any) -> None:
     if type(handle) is not CapturedHandle:
         raise Break("tensor_hook", "a hook is removed")
     hook = handle.hook
     if hook.way != LATE:
         raise Otherwise(hook.key, LATE)
-    if hook in m.hooks.found:
-        m.hooks.found.remove(hook)
+    if hook in machine.hooks.found:
+        machine.hooks.found.remove(hook)
 
 
 # --- hooks of leaves from outside
 _OF_WRAPPERS = {"_backward_hooks": tensor_hooks, "_post_accumulate_grad_hooks": accumulation_hooks}
 
 
-def hooks_of_leaf(m: Machine, real: torch.Tensor, table: str) -> list[Any]:
+def hooks_of_leaf(machine: Machine, real: torch.Tensor, table: str) -> list[Any]:
     """The hooks that a leaf has when the function is called, guarded: `_backward_hooks`, called with its gradient, or
     `_post_accumulate_grad_hooks`, called with the leaf."""
-    hooks, source = getattr(real, table), m.world.sources[id(real)]
+    hooks, source = getattr(real, table), machine.world.sources[id(real)]
     where = S.asked(source, _OF_WRAPPERS[table]) if type(real) not in PLAIN_TENSORS else S.attr(source, table)
     if hooks is None:
-        m.world.guard(where, "ID", None, "no hooks")
+        machine.world.guard(where, "ID", None, "no hooks")
         return []
-    m.world.guard(where, "LEN", len(hooks), "hooks of a leaf")
-    return [m.world.load(h, S.asked(where, NthHook(n)), "a hook") for n, h in enumerate(hooks.values())]
+    machine.world.guard(where, "LEN", len(hooks), "hooks of a leaf")
+    return [machine.world.load(hook, S.asked(where, NthHook(n)), "a hook") for n, hook in enumerate(hooks.values())]
 
 
-def changed_by_hooks(m: Machine, hooks: Sequence[Any], g: TraceTensor) -> TraceTensor:
+def changed_by_hooks(machine: Machine, hooks: Sequence[Any], g: TraceTensor) -> TraceTensor:
     """The gradient of a leaf, after its hooks."""
-    with no_grad(m):
+    with no_grad(machine):
         for hook in hooks:
-            changed = m.call(hook, [g])
+            changed = machine.call(hook, [g])
             if changed is None:
                 continue
             if not isinstance(changed, TraceTensor) or changed.shape != g.shape or changed.dtype is not g.dtype:
@@ -327,17 +343,17 @@ def changed_by_hooks(m: Machine, hooks: Sequence[Any], g: TraceTensor) -> TraceT
     return g
 
 
-def call_after_accumulation(m: Machine, hooks: Sequence[Any], leaf: TraceTensor) -> None:
-    with no_grad(m):
+def call_after_accumulation(machine: Machine, hooks: Sequence[Any], leaf: TraceTensor) -> None:
+    with no_grad(machine):
         for hook in hooks:
-            if m.call(hook, [leaf]) is not None:
+            if machine.call(hook, [leaf]) is not None:
                 raise Raised(RuntimeError("Tensor post accumulate grad hooks should return None."))
 
 
 # --- full backward hooks of modules: of one tensor each way
 def _watched(args: tuple) -> int | None:
     """Which of the values is the one tensor that requires grad; None where there is no such tensor, -1 for several."""
-    found = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.requires_grad]
+    found = [i for i, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.requires_grad]
     return (found[0] if len(found) == 1 else -1) if found and torch.is_grad_enabled() else None
 
 
@@ -416,22 +432,22 @@ def _output_hook(hook: Any, result: Any, is_tuple: bool, index: int) -> Any:
 
 
 @python_function(("torch.utils.hooks", "BackwardHook.setup_input_hook"), wants_function=True)
-def _setup_input(m: Machine, fn: Any, hook: Any, args: Any) -> Any:
+def _setup_input(machine: Machine, fn: Any, hook: Any, args: Any) -> Any:
     index = _watched(args) if type(args) is tuple else -1
     if index is None:
-        m.setattr(hook, "n_inputs", len(args))
+        machine.setattr(hook, "n_inputs", len(args))
         return args
     if index == -1:
-        return interpret(m, fn, [hook, args], {})
-    return interpret(m, _input_hook, [hook, args, index], {})
+        return interpret(machine, fn, [hook, args], {})
+    return interpret(machine, _input_hook, [hook, args, index], {})
 
 
 @python_function(("torch.utils.hooks", "BackwardHook.setup_output_hook"), wants_function=True)
-def _setup_output(m: Machine, fn: Any, hook: Any, result: Any) -> Any:
+def _setup_output(machine: Machine, fn: Any, hook: Any, result: Any) -> Any:
     is_tuple = type(result) is tuple
     index = _watched(result if is_tuple else (result,))
     if index is None:
         return result
     if index == -1:
-        return interpret(m, fn, [hook, result], {})
-    return interpret(m, _output_hook, [hook, result, is_tuple, index], {})
+        return interpret(machine, fn, [hook, result], {})
+    return interpret(machine, _output_hook, [hook, result, is_tuple, index], {})

@@ -163,7 +163,7 @@ def holds_nested(value: Any, depth: int = 0) -> bool:
 # --- from outside
 def load_jagged(world: World, real: Any, source: Source) -> Subclassed:
     """The stand-in for a nested tensor from outside; its values, offsets and lengths are inputs."""
-    m = world.machine
+    machine = world.machine
     if not world.opts.nested:
         raise Skip(f"the tensor `{source.name()}` is a nested tensor, which the backend does not know; {_AS_IT_IS}")
     inner = [t for t in (real._values, real._offsets, real._lengths) if t is not None]
@@ -181,21 +181,21 @@ def load_jagged(world: World, real: Any, source: Source) -> Subclassed:
     world.guard(source, "TYPE", type(real), "class of the tensor")
     world.guard(S.asked(source, check), "ID", True, "what kind of nested tensor it is")
     at = S.attr(source, "_values")
-    known = m.world.opts.dynamic_dims
+    known = machine.world.opts.dynamic_dims
     known[at] = {*known.get(at, ()), real._ragged_idx - 1}  # how many rows there are is another number each time
     values = _input(world, real, source, at) if real.requires_grad else world.load_tensor(real._values, at)
     offsets = world.load_tensor(real._offsets, S.attr(source, "_offsets"))
     lengths = None if real._lengths is None else world.load_tensor(real._lengths, S.attr(source, "_lengths"))
     cache = {
-        name: _Known((_number(m, S.asked(source, _Length(name)), real),))
+        name: _Known((_number(machine, S.asked(source, _Length(name)), real),))
         for name, kept in zip(_LENGTHS, check.keeps)
         if kept
     }
-    made = world.register(_stand_in(m, values, offsets, lengths, real._ragged_idx, cache), source)
+    made = world.register(_stand_in(machine, values, offsets, lengths, real._ragged_idx, cache), source)
     world.subclassed[id(real)] = made
     world.register(real, source)
     world.reals[id(made)] = real
-    m.ragged[id(offsets if lengths is None else lengths)] = made
+    machine.ragged[id(offsets if lengths is None else lengths)] = made
     return made
 
 
@@ -463,12 +463,12 @@ _made.__name__ = "nested_tensor"
 
 def write_jagged(writer: EntryWriter, subclassed: Subclassed) -> str:
     """The entry's expression for a nested tensor that was made inside."""
-    m, t = writer.machine, subclassed.nested
+    machine, t = writer.machine, subclassed.nested
     keeper = t._offsets if t._lengths is None else t._lengths
-    owner = m.ragged.get(id(keeper))
+    owner = machine.ragged.get(id(keeper))
     like, lengths = "None", [t._maybe_max_seqlen, t._maybe_min_seqlen]
     if owner is not None and owner.nested._metadata_cache is t._metadata_cache:
-        like, lengths = writer.load(m.world.sources[id(owner)]), [None, None]
+        like, lengths = writer.load(machine.world.sources[id(owner)]), [None, None]
     given = ", ".join(writer.value(part) for part in (*jagged_parts(t), t._ragged_idx))
     return writer.assign(
         subclassed, f"{writer.constant(_made)}({given}, {like}, {', '.join(map(writer.value, lengths))})"

@@ -343,11 +343,11 @@ def _probe_class(machine: Machine, cls: type) -> type:
 
 def _operator(machine: Machine, name: str) -> Callable:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        s = self.stand_in
+        stand_in = self.stand_in
         return natively(
             machine,
             machine.call,
-            machine.getattr(s, name),
+            machine.getattr(stand_in, name),
             [_map(arg, _stand_in) for arg in args],
             _map(kwargs, _stand_in),
         )

@@ -82,69 +82,77 @@ def _flattened(data: Any) -> tuple[list, tuple[int, ...]]:
     return [number for numbers, _ in parts for number in numbers], (len(data), *shapes.pop())
 
 
-def _check_sequence(m: Machine, fn: Callable, data: Any = None) -> None:
+def _check_sequence(machine: Machine, fn: Callable, data: Any = None) -> None:
     """Ragged sequences raise; on the meta device they don't."""
     if type(data) in (list, tuple) and not _flattened(data)[0]:
-        m.native(fn, data)
+        machine.native(fn, data)
 
 
-def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+def call_factory(machine: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the
     meta device.
     """
-    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
-    made = _of_varying_numbers(m, fn, args, kwargs)
+    args, kwargs = (
+        [machine.deep_plain(arg) for arg in args],
+        {name: machine.deep_plain(value) for name, value in kwargs.items()},
+    )
+    made = _of_varying_numbers(machine, fn, args, kwargs)
     if made is not None:
         return made
     args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     if args and type(args[0]) is range:
         args[0] = list(args[0])
     if fn in _INFERRING:
-        _check_sequence(m, fn, *args[:1])
+        _check_sequence(machine, fn, *args[:1])
     if holds_array(args):
-        return CONVERSIONS["tensor"](m, fn, args, kwargs)
+        return CONVERSIONS["tensor"](machine, fn, args, kwargs)
     if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
-        return _eye(m, args, kwargs)
+        return _eye(machine, args, kwargs)
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
-        return copy_constructed(m, "torch.tensor", args[0], kwargs)
+        return copy_constructed(machine, "torch.tensor", args[0], kwargs)
     if fn in _INFERRING and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
         kwargs = {**kwargs, "dtype": fn(args[0]).dtype}
     # the graph has plain numbers
-    args, kwargs = [plain_argument(m, a) for a in args], {k: plain_argument(m, v) for k, v in kwargs.items()}
+    args, kwargs = (
+        [plain_argument(machine, arg) for arg in args],
+        {name: plain_argument(machine, value) for name, value in kwargs.items()},
+    )
     if holds_tensor(args) or holds_tensor(kwargs):
         if fn in (torch.tensor, torch.asarray):
             raise Break("item", "a tensor is made from a list of tensors, whose values it reads", "use torch.stack")
-        return call_function(m, fn, args, kwargs)
+        return call_function(machine, fn, args, kwargs)
     _refuse_factory(args, kwargs)
     asked = kwargs.get("device")
     device = device_of(asked)
     if is_current_gpu(asked) or asked is None and device.type == "cuda":
-        note_current_gpu(m)
-    m.world.state("default_device", None)
-    meta = real_meta(_made_on_meta(m, fn, args, kwargs), device)
+        note_current_gpu(machine)
+    machine.world.state("default_device", None)
+    meta = real_meta(_made_on_meta(machine, fn, args, kwargs), device)
     if not any(map(_symbolic, (*args, *kwargs.values()))):
         result = from_meta(meta, None)
         known_values.know_made(result, fn, args, kwargs)
-        return m.graph.record("call_function", fn, tuple(args), kwargs, result)
+        return machine.graph.record("call_function", fn, tuple(args), kwargs, result)
     shape = _symbolic_shape(fn, args, kwargs)
     if shape is None:
-        args = [_specialized(a) for a in args]
-        kwargs = {k: _specialized(v) for k, v in kwargs.items()}
+        args = [_specialized(arg) for arg in args]
+        kwargs = {name: _specialized(value) for name, value in kwargs.items()}
     else:
-        meta = _contiguous(m, shape, meta)
-    return m.graph.record("call_function", fn, tuple(args), kwargs, from_meta(meta, m.env))
+        meta = _contiguous(machine, shape, meta)
+    return machine.graph.record("call_function", fn, tuple(args), kwargs, from_meta(meta, machine.env))
 
 
-def _of_varying_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+def _of_varying_numbers(machine: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """torch.tensor and torch.full of numbers that vary; None where there are none, or where they are to be fixed."""
     if fn in (torch.tensor, torch.as_tensor) and args and not kwargs.get("requires_grad"):
-        return _tensor_of_numbers(m, args[0], kwargs)
+        return _tensor_of_numbers(machine, args[0], kwargs)
     if fn is torch.full and len(args) == 2:
-        return scalars.filled(m, "full", lambda number: call_factory(m, fn, [args[0], number], kwargs), args[1])
+        return scalars.filled(
+            machine, "full", lambda number: call_factory(machine, fn, [args[0], number], kwargs), args[1]
+        )
     return None
 
 
-def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
+def _tensor_of_numbers(machine: Machine, data: Any, kwargs: dict) -> Any:
     """torch.tensor of numbers, alone or in nested sequences, of which one is a symbol: the graph reads them at each
     call. None for other data.
     """
@@ -152,7 +160,7 @@ def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
     types = set(map(type, numbers))
     if not types <= {int, float, torch.SymInt, torch.SymFloat} or not any(map(_symbolic, numbers)):
         return None
-    if len(numbers) > _MOST_NUMBERS and not m.world.opts.fullgraph:
+    if len(numbers) > _MOST_NUMBERS and not machine.world.opts.fullgraph:
         raise Break(
             "unsupported",
             "a tensor is made of many numbers that vary",
@@ -160,9 +168,9 @@ def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
         )
     usual = torch.int64 if types <= {int, torch.SymInt} else torch.get_default_dtype()
     same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
-    each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
-    flat = call_function(m, torch.stack, [each], {}) if shape else each[0]
-    return call_method(m, flat, "reshape", [shape], {}) if len(shape) > 1 else flat
+    each = [call_factory(machine, torch.full, [(), number], dict(same)) for number in numbers]
+    flat = call_function(machine, torch.stack, [each], {}) if shape else each[0]
+    return call_method(machine, flat, "reshape", [shape], {}) if len(shape) > 1 else flat
 
 
 def _refuse_factory(args: list, kwargs: dict) -> None:
@@ -185,56 +193,62 @@ def _refuse_factory(args: list, kwargs: dict) -> None:
             )
 
 
-def _made_on_meta(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+def _made_on_meta(machine: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """What the factory makes of the numbers as they are now, without data."""
-    hints, named = [_hint(a) for a in args], {k: _hint(v) for k, v in kwargs.items()} | {"device": "meta"}
+    hints, named = (
+        [_hint(arg) for arg in args],
+        {name: _hint(value) for name, value in kwargs.items()} | {"device": "meta"},
+    )
     named.pop("pin_memory", None)
     try:
-        return m.native(fn, *hints, **named)
+        return machine.native(fn, *hints, **named)
     except Raised as raised:
         raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
 
 
-def _contiguous(m: Machine, shape: list, made: TensorMeta) -> TensorMeta:
+def _contiguous(machine: Machine, shape: list, made: TensorMeta) -> TensorMeta:
     """The metadata of a contiguous tensor of that shape, whose sizes may vary."""
-    exprs = tuple(maybe_int(m.env.to_expr(s)) for s in shape)
+    exprs = tuple(maybe_int(machine.env.to_expr(size)) for size in shape)
     stride: list[Any] = []
     step: Any = 1
-    for s in reversed(exprs):
+    for expr in reversed(exprs):
         stride.append(step)
-        step = step * s
+        step = step * expr
     return TensorMeta(exprs, tuple(reversed(stride)), made.dtype, made.device, 0, made.requires_grad)
 
 
-def _eye(m: Machine, args: list, kwargs: dict) -> Any:
+def _eye(machine: Machine, args: list, kwargs: dict) -> Any:
     """torch.eye of a size that varies."""
     device = {"device": kwargs.get("device")}
-    rows, columns = (call_factory(m, torch.arange, [n], dict(device)) for n in (args[0], args[-1]))
-    ones = call_operator(m, operator.eq, [call_method(m, rows, "unsqueeze", [1], {}), columns])
-    return call_method(m, ones, "to", [kwargs.get("dtype") or torch.get_default_dtype()], {})
+    rows, columns = (call_factory(machine, torch.arange, [n], dict(device)) for n in (args[0], args[-1]))
+    ones = call_operator(machine, operator.eq, [call_method(machine, rows, "unsqueeze", [1], {}), columns])
+    return call_method(machine, ones, "to", [kwargs.get("dtype") or torch.get_default_dtype()], {})
 
 
-def call_legacy_constructor(m: Machine, dtype: torch.dtype | None, args: list, kwargs: dict) -> Any:
+def call_legacy_constructor(machine: Machine, dtype: torch.dtype | None, args: list, kwargs: dict) -> Any:
     """torch.Tensor(...) and torch.FloatTensor(...): of a sequence's values, or uninitialised of given sizes."""
     wanted = {} if dtype is None else {"dtype": dtype}
-    if kwargs or any(holds_tensor(m.deep_plain(a)) or type(a) is Array for a in args):
+    if kwargs or any(holds_tensor(machine.deep_plain(arg)) or type(arg) is Array for arg in args):
         raise Break(
             "unsupported",
             "a tensor is constructed by its class from another tensor",
             "use torch.tensor, torch.zeros or the like",
         )
-    args = [plain_argument(m, a) for a in args]
+    args = [plain_argument(machine, arg) for arg in args]
     if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
-        m.world.state("default_dtype", torch.get_default_dtype())
-        return call_factory(m, torch.tensor, args, wanted or {"dtype": torch.get_default_dtype()})
+        machine.world.state("default_dtype", torch.get_default_dtype())
+        return call_factory(machine, torch.tensor, args, wanted or {"dtype": torch.get_default_dtype()})
     return call_factory(
-        m, torch.empty, [list(args[0])] if args and isinstance(args[0], torch.Size) else [list(args) or [0]], wanted
+        machine,
+        torch.empty,
+        [list(args[0])] if args and isinstance(args[0], torch.Size) else [list(args) or [0]],
+        wanted,
     )
 
 
 def _factory_argument(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return all(_factory_argument(v) for v in value)
+        return all(_factory_argument(item) for item in value)
     return (
         isinstance(value, (*PLAIN, torch.SymInt, torch.SymFloat, torch.SymBool, range))
         or type(value) is type
@@ -258,13 +272,21 @@ def _hint(value: Any) -> Any:
     if isinstance(value, torch.SymInt):
         return int(value.node.env.hint(value.node.env.to_expr(value)))
     if isinstance(value, (list, tuple)):
-        return type(value)(_hint(v) for v in value) if type(value) in (list, tuple) else [_hint(v) for v in value]
+        return (
+            type(value)(_hint(item) for item in value)
+            if type(value) in (list, tuple)
+            else [_hint(item) for item in value]
+        )
     return _specialized(value)
 
 
 def _specialized(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_specialized(v) for v in value] if isinstance(value, list) else tuple(_specialized(v) for v in value)
+        return (
+            [_specialized(item) for item in value]
+            if isinstance(value, list)
+            else tuple(_specialized(item) for item in value)
+        )
     return specialize(value)
 
 
@@ -278,7 +300,7 @@ def _symbolic_shape(fn: Callable, args: list, kwargs: dict) -> list | None:
     if fn is torch.arange and not {"start", "step"} & set(kwargs):
         args = [*args, kwargs["end"]] if "end" in kwargs else args
         start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args
-        if all(isinstance(a, (int, torch.SymInt)) for a in args) and isinstance(step, int) and step:
+        if all(isinstance(arg, (int, torch.SymInt)) for arg in args) and isinstance(step, int) and step:
             return [(end - start + (step - 1)) // step if step > 0 else (start - end - (step + 1)) // -step]
     return None
 
@@ -300,7 +322,7 @@ _OF_NUMBERS = frozenset(
 _NUMBERS = frozenset((bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def of_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+def of_numbers(machine: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function given a number where it takes a tensor, of which torch makes one without dimensions; NotImplemented
     for others.
     """
@@ -308,5 +330,7 @@ def of_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     first = kwargs.get("input") if named else args[0]
     if fn not in _OF_NUMBERS or type(first) not in _NUMBERS:
         return NotImplemented
-    tensor = call_factory(m, torch.full, [(), first], {"device": "cpu"})
-    return call_function(m, fn, [] if named else [tensor, *args[1:]], {**kwargs, "input": tensor} if named else kwargs)
+    tensor = call_factory(machine, torch.full, [(), first], {"device": "cpu"})
+    return call_function(
+        machine, fn, [] if named else [tensor, *args[1:]], {**kwargs, "input": tensor} if named else kwargs
+    )

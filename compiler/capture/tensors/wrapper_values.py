@@ -52,9 +52,9 @@ _NO_FUNCTION = torch._C._disabled_torch_function_impl
 _CONSTANTS = (*ATOMS, enum.Enum, type, torch.Size)
 
 
-def is_of_wrapper(s: Subclassed, finished: bool = False) -> bool:
+def is_of_wrapper(subclassed: Subclassed, finished: bool = False) -> bool:
     """Whether this stands for a wrapper. `finished`: and has its inner tensors."""
-    return s.plain.tt_wrapper is not None or s.unfinished is not None and not finished
+    return subclassed.plain.tt_wrapper is not None or subclassed.unfinished is not None and not finished
 
 
 def is_wrapper_class(cls: type) -> bool:
@@ -64,7 +64,7 @@ def is_wrapper_class(cls: type) -> bool:
 # --- from outside
 def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     """The stand-in for a wrapper from outside; Skip where its class or its context cannot be captured."""
-    m = world.machine
+    machine = world.machine
     updated = world.updating and real.is_leaf and is_dtensor(type(real))
     try:
         loaded = _Loading(world, real, source, real.requires_grad and not updated)
@@ -73,7 +73,7 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
             f"the tensor `{source.name()}` is a {type(real).__name__} whose flatten context {problem}; the frame runs"
             " as it is"
         ) from None
-    m.subclassed = True
+    machine.subclassed = True
     world.guard(source, "HASATTR", ("_is_param", hasattr(real, "_is_param")), "whether it is a parameter")
     world.register(real, source)
     known = world.subclassed.get(id(real))
@@ -84,29 +84,29 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     if updated and real.requires_grad:
         world.updated.add(id(made))
     if real.is_leaf and real.requires_grad and not updated and is_dtensor(type(real)):
-        m.placed.append(real)
+        machine.placed.append(real)
     return made
 
 
-def as_changed(world: World, s: Subclassed) -> Subclassed:
+def as_changed(world: World, subclassed: Subclassed) -> Subclassed:
     """For an optimizer's code: a leaf over the memory of the one that is differentiated, which can be written to."""
-    real = world.reals.get(id(s))
-    if real is None or not is_of_wrapper(s) or not s.plain.tt_differentiable or not real.is_leaf:
-        return s
-    if (known := world.changed.get(id(s))) is not None:
+    real = world.reals.get(id(subclassed))
+    if real is None or not is_of_wrapper(subclassed) or not subclassed.plain.tt_differentiable or not real.is_leaf:
+        return subclassed
+    if (known := world.changed.get(id(subclassed))) is not None:
         return known
-    m = world.machine
-    put_together = m.graph.find(id(s.plain), 0)
-    traces = {m.graph.find(id(t), 0): t for t in world.tensors.values()}
-    wrapping, sizes, _ = take_apart(s.plain)
-    parts = [tensor_calls.call_method(m, traces[n], "detach", [], {}) for n in put_together.args[1:]]
+    machine = world.machine
+    put_together = machine.graph.find(id(subclassed.plain), 0)
+    traces = {machine.graph.find(id(tensor), 0): tensor for tensor in world.tensors.values()}
+    wrapping, sizes, _ = take_apart(subclassed.plain)
+    parts = [tensor_calls.call_method(machine, traces[arg], "detach", [], {}) for arg in put_together.args[1:]]
     wrap = Wrap(Crossing(wrapping), False)
-    outer = m.graph.record("call_function", wrap, (sizes, *parts), {}, m.native(wrap, sizes, *parts))
-    m.graph.calls -= 1 + len(parts)
-    source = world.sources[id(s)]
-    made = world.changed[id(s)] = world.register(Subclassed(type(real), outer, real.__dict__), source)
+    outer = machine.graph.record("call_function", wrap, (sizes, *parts), {}, machine.native(wrap, sizes, *parts))
+    machine.graph.calls -= 1 + len(parts)
+    source = world.sources[id(subclassed)]
+    made = world.changed[id(subclassed)] = world.register(Subclassed(type(real), outer, real.__dict__), source)
     world.reals[id(made)] = world.register(real, source)
-    world.pending[id(made)] = world.pending.setdefault(id(s), {})
+    world.pending[id(made)] = world.pending.setdefault(id(subclassed), {})
     return made
 
 
@@ -114,9 +114,9 @@ def _reached(t: Any, name: str, source: Source) -> Source:
     return S.attr(source, name) if name in t.__dict__ else S.asked(source, InnerTensor(name))
 
 
-def inner_tensors(world: World, s: Subclassed) -> list[TraceTensor]:
+def inner_tensors(world: World, subclassed: Subclassed) -> list[TraceTensor]:
     """The tensors inside of a wrapper from outside, without history. None of them is a wrapper."""
-    real, source = world.reals[id(s)], world.sources[id(s)]
+    real, source = world.reals[id(subclassed)], world.sources[id(subclassed)]
     names, _ = real.__tensor_flatten__()
     parts = [(getattr(real, name), _reached(real, name, source)) for name in names]
     return [world.load_tensor(part, reached) for part, reached in parts if isinstance(part, torch.Tensor)]
@@ -132,18 +132,21 @@ class _Loading:
             crossing = Crossing(take_apart(real)[0])
             unwrap = Unwrap(crossing)
             self.unwrap, self.aliases = S.unwrapped(source, unwrap), list(unwrap(real))
-            if not all(t.requires_grad for t in self.aliases):
+            if not all(alias.requires_grad for alias in self.aliases):
                 raise Unguardable("goes with inner tensors that are not all of floating point, and it requires grad")
         wrapping, sizes, _ = self._inside(real, source)
-        m = world.machine
+        machine = world.machine
         wrap = Wrap(crossing if differentiable else Crossing(wrapping), differentiable)
-        outer = m.native(wrap, sizes, *self.plain)
-        scopes, m.graph.scopes = m.graph.scopes, [m.graph.root]  # in the frame's own graph, as its inputs are
+        outer = machine.native(wrap, sizes, *self.plain)
+        scopes, machine.graph.scopes = (
+            machine.graph.scopes,
+            [machine.graph.root],
+        )  # in the frame's own graph, as its inputs are
         try:
-            self.outer = m.graph.record("call_function", wrap, (sizes, *self.plain), {}, outer)
+            self.outer = machine.graph.record("call_function", wrap, (sizes, *self.plain), {}, outer)
         finally:
-            m.graph.scopes = scopes
-        m.graph.calls -= 1  # nothing is computed by it
+            machine.graph.scopes = scopes
+        machine.graph.calls -= 1  # nothing is computed by it
 
     def _inside(self, t: Any, source: Source) -> tuple[Wrapping, tuple, Any]:
         """How a wrapper is made, and its sizes and strides, with symbols where inner tensors have them."""
@@ -214,18 +217,18 @@ def refuse(t: Any, source: Source) -> None:
 def _shape(t: Any, inner: dict[str, tuple]) -> tuple[tuple, tuple]:
     """The outer sizes, and where each comes from: (inner tensor, dimension) where that varies, else the number."""
     shape, origin = [], []
-    for d, n in enumerate(t.shape):
+    for dim, size in enumerate(t.shape):
         found = next(
             (
                 (name, k)
                 for name, (sizes, _) in inner.items()
-                for k in sorted(range(len(sizes)), key=lambda k: k != d)
-                if type(sizes[k]) is torch.SymInt and getattr(t, name).shape[k] == n
+                for k in sorted(range(len(sizes)), key=lambda k: k != dim)
+                if type(sizes[k]) is torch.SymInt and getattr(t, name).shape[k] == size
             ),
             None,
         )
-        shape.append(int(n) if found is None else inner[found[0]][0][found[1]])
-        origin.append(int(n) if found is None else found)
+        shape.append(int(size) if found is None else inner[found[0]][0][found[1]])
+        origin.append(int(size) if found is None else found)
     return tuple(shape), tuple(origin)
 
 
@@ -240,165 +243,187 @@ def _stride(t: Any, shape: tuple, inner: dict[str, tuple]) -> tuple[tuple, Any]:
     if not t.is_contiguous():
         raise Unguardable("goes with sizes that vary and strides that follow from no inner tensor")
     strides: list[Any] = [1]
-    for n in reversed(shape[1:]):
-        strides.append(strides[-1] * n)
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
     return tuple(reversed(strides[: len(shape)])), "contiguous"
 
 
-def gradient_of_wrapper(m: Machine, s: Any) -> Any:
+def gradient_of_wrapper(machine: Machine, s: Any) -> Any:
     """`.grad` of a wrapper from outside. NotImplemented where its class may have a say in that, or it is no leaf."""
-    real = m.world.reals.get(id(s))
+    real = machine.world.reals.get(id(s))
     if real is None or not real.is_leaf or type(real).__torch_function__ is not _NO_FUNCTION:
         return NotImplemented
-    written = m.world.pending.get(id(s), {})
-    return written["grad"] if "grad" in written else m.world.load(real.grad, S.asked(m.world.sources[id(s)], gradient))
+    written = machine.world.pending.get(id(s), {})
+    return (
+        written["grad"]
+        if "grad" in written
+        else machine.world.load(real.grad, S.asked(machine.world.sources[id(s)], gradient))
+    )
 
 
-def is_leaf_of_wrapper(m: Machine, s: Any) -> Any:
+def is_leaf_of_wrapper(machine: Machine, s: Any) -> Any:
     """`.is_leaf` of a wrapper. NotImplemented where its class may have a say in that, or it was made inside."""
-    real = m.world.reals.get(id(s))
+    real = machine.world.reals.get(id(s))
     if real is None:
         return True if s.__dict__.get("_is_param") else NotImplemented  # a parameter that FSDP2 has gathered
     if type(real).__torch_function__ is not _NO_FUNCTION:
         return NotImplemented
-    return m.world.load(real.is_leaf, S.asked(m.world.sources[id(s)], is_leaf))
+    return machine.world.load(real.is_leaf, S.asked(machine.world.sources[id(s)], is_leaf))
 
 
 # --- backward passes inside
-def wrapped_leaves(m: Machine) -> list[Subclassed]:
+def wrapped_leaves(machine: Machine) -> list[Subclassed]:
     """The leaves from outside that are wrappers and require grad."""
-    found = [s for s in m.world.subclassed.values() if s.nested is None and id(s) in m.world.reals and is_of_wrapper(s)]
-    return [s for s in found if s.plain.requires_grad and m.world.reals[id(s)].is_leaf]
+    found = [
+        s
+        for s in machine.world.subclassed.values()
+        if s.nested is None and id(s) in machine.world.reals and is_of_wrapper(s)
+    ]
+    return [s for s in found if s.plain.requires_grad and machine.world.reals[id(s)].is_leaf]
 
 
-def inside(m: Machine, s: Subclassed) -> list[TraceTensor]:
+def inside(machine: Machine, subclassed: Subclassed) -> list[TraceTensor]:
     """The inputs of the graph that the gradients of a wrapper from outside pass through."""
-    put_together = m.graph.find(id(s.plain), 0)
+    put_together = machine.graph.find(id(subclassed.plain), 0)
     nodes = put_together.all_input_nodes if put_together is not None else ()
-    return [t for t in m.world.tensors.values() if m.graph.find(id(t), 0) in nodes]
+    return [tensor for tensor in machine.world.tensors.values() if machine.graph.find(id(tensor), 0) in nodes]
 
 
-def accumulate_in_wrapper(m: Machine, s: Subclassed, gradient: TraceTensor) -> None:
+def accumulate_in_wrapper(machine: Machine, subclassed: Subclassed, gradient: TraceTensor) -> None:
     """What AccumulateGrad does with the gradient of a leaf that is a wrapper."""
-    before = gradient_of_wrapper(m, s)
-    if before is NotImplemented or not s.plain.is_contiguous() or is_dtensor(s.tensor_class):
-        raise Break("backward", f"the gradient of a {s.tensor_class.__name__} is accumulated")
-    g = as_program_sees(m, gradient)
+    before = gradient_of_wrapper(machine, subclassed)
+    if before is NotImplemented or not subclassed.plain.is_contiguous() or is_dtensor(subclassed.tensor_class):
+        raise Break("backward", f"the gradient of a {subclassed.tensor_class.__name__} is accumulated")
+    g = as_program_sees(machine, gradient)
     enabled = torch._C.is_grad_enabled()
-    m.call(torch._C._set_grad_enabled, [False])
+    machine.call(torch._C._set_grad_enabled, [False])
     if before is None:
-        set_grad(m, s, m.call(torch.clone, [g], {"memory_format": torch.contiguous_format}))
+        set_grad(machine, subclassed, machine.call(torch.clone, [g], {"memory_format": torch.contiguous_format}))
     else:
-        m.call(torch.Tensor.add_, [before, g])
-    m.call(torch._C._set_grad_enabled, [enabled])
+        machine.call(torch.Tensor.add_, [before, g])
+    machine.call(torch._C._set_grad_enabled, [enabled])
 
 
 # --- made inside
-def make_wrapper(m: Machine, cls: Any, size: Any, *args: Any, **kwargs: Any) -> Subclassed:
+def make_wrapper(machine: Machine, cls: Any, size: Any, *args: Any, **kwargs: Any) -> Subclassed:
     """torch.Tensor._make_wrapper_subclass(cls, size, ...): its class sets its inner tensors as attributes."""
     odd = [k for k in kwargs if k.startswith("dispatch_") and kwargs[k] not in (None, False)]
     if odd or not is_wrapper_class(cls):
         raise Break("unsupported", f"a tensor of class {cls.__name__} is made, which can't be taken apart")
-    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    args, kwargs = (
+        [machine.deep_plain(arg) for arg in args],
+        {name: machine.deep_plain(value) for name, value in kwargs.items()},
+    )
     if kwargs.get("requires_grad"):
         raise Break("unsupported", f"a leaf of class {cls.__name__} that requires grad is made")
-    instance = m.native(torch.Tensor._make_wrapper_subclass, cls, m.deep_plain(size), *args, **kwargs)
-    made = Subclassed(cls, from_meta(tensor_meta(instance), m.env))
+    instance = machine.native(torch.Tensor._make_wrapper_subclass, cls, machine.deep_plain(size), *args, **kwargs)
+    made = Subclassed(cls, from_meta(tensor_meta(instance), machine.env))
     made.unfinished = instance
-    m.subclassed = True
-    rely_on_class(m, cls)
-    return m.world.create(made)
+    machine.subclassed = True
+    rely_on_class(machine, cls)
+    return machine.world.create(made)
 
 
-def finish(m: Machine, s: Subclassed) -> None:
+def finish(machine: Machine, subclassed: Subclassed) -> None:
     """The inner tensors of a wrapper made inside are set: from here on it is a value of the graph."""
-    instance: Any = s.unfinished
-    for name, value in s.__dict__.items():
+    instance: Any = subclassed.unfinished
+    for name, value in subclassed.__dict__.items():
         if type(value) is Subclassed:
             if not is_of_wrapper(value):
-                raise Break("unsupported", f"a {s.tensor_class.__name__} holds a {value.tensor_class.__name__}")
+                raise Break(
+                    "unsupported", f"a {subclassed.tensor_class.__name__} holds a {value.tensor_class.__name__}"
+                )
             if value.unfinished is not None:
-                finish(m, value)
-            read_inside(m, value.plain)
+                finish(machine, value)
+            read_inside(machine, value.plain)
             value = value.plain.tt_wrapper
-        instance.__dict__[name] = m.deep_plain(value)
-    wrapping, sizes, plain = m.native(take_apart, instance)
+        instance.__dict__[name] = machine.deep_plain(value)
+    wrapping, sizes, plain = machine.native(take_apart, instance)
     wrap = Wrap(Crossing(wrapping), False)
-    s.plain = m.graph.record("call_function", wrap, (sizes, *plain), {}, m.native(wrap, sizes, *plain))
-    s.unfinished = None
-    m.graph.calls -= 1
+    subclassed.plain = machine.graph.record(
+        "call_function", wrap, (sizes, *plain), {}, machine.native(wrap, sizes, *plain)
+    )
+    subclassed.unfinished = None
+    machine.graph.calls -= 1
 
 
-def read_inside(m: Machine, outer: TraceTensor) -> None:
+def read_inside(machine: Machine, outer: TraceTensor) -> None:
     """Make the tensors inside of a wrapper values of the graph, for another one that holds it."""
     wrapping, _, plain = take_apart(outer)
-    if any(m.graph.find(id(t)) is None for t in plain):
+    if any(machine.graph.find(id(t)) is None for t in plain):
         read = Unwrap(Crossing(wrapping), differentiable=False)
-        m.graph.record("call_function", read, (outer,), {}, tuple(plain))
-        m.graph.calls -= 1
+        machine.graph.record("call_function", read, (outer,), {}, tuple(plain))
+        machine.graph.calls -= 1
 
 
 # --- results
-def as_program_sees(m: Machine, value: Any, given: dict[int, Subclassed] = {}) -> Any:  # noqa: B006
+def as_program_sees(machine: Machine, value: Any, given: dict[int, Subclassed] = {}) -> Any:  # noqa: B006
     """A result of torch's, with a Subclassed for each tensor that stands for a wrapper: `given` has those of tensors
     that torch was given."""
     if type(value) is TraceTensor and value.tt_wrapper is not None:
-        m.subclassed = True
-        return given.get(id(value)) or m.world.create(Subclassed(type(value.tt_wrapper), value))
-    if isinstance(value, (list, tuple)) and any(isinstance(v, (list, tuple, TraceTensor)) for v in value):
-        parts = [as_program_sees(m, v, given) for v in value]
-        if any(p is not v for p, v in zip(parts, value)):
+        machine.subclassed = True
+        return given.get(id(value)) or machine.world.create(Subclassed(type(value.tt_wrapper), value))
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, TraceTensor)) for item in value):
+        parts = [as_program_sees(machine, item, given) for item in value]
+        if any(part is not item for part, item in zip(parts, value)):
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if type(value) is dict and any(isinstance(v, (list, tuple, TraceTensor)) for v in value.values()):
-        seen = {k: as_program_sees(m, v, given) for k, v in value.items()}
-        return seen if any(seen[k] is not v for k, v in value.items()) else value
+    if type(value) is dict and any(isinstance(item, (list, tuple, TraceTensor)) for item in value.values()):
+        seen = {key: as_program_sees(machine, item, given) for key, item in value.items()}
+        return seen if any(seen[key] is not item for key, item in value.items()) else value
     return value
 
 
-def inner_attribute(m: Machine, s: Subclassed, name: str) -> Any:
+def inner_attribute(machine: Machine, subclassed: Subclassed, name: str) -> Any:
     """An attribute that the class gave a wrapper that was made inside: NotImplemented where it has none."""
-    if name in s.__dict__:
-        return s.__dict__[name]
-    instance = s.plain.tt_wrapper
-    slot = isinstance(class_attribute(s.tensor_class, name), types.MemberDescriptorType) and hasattr(instance, name)
+    if name in subclassed.__dict__:
+        return subclassed.__dict__[name]
+    instance = subclassed.plain.tt_wrapper
+    slot = isinstance(class_attribute(subclassed.tensor_class, name), types.MemberDescriptorType) and hasattr(
+        instance, name
+    )
     if not slot and name not in getattr(instance, "__dict__", {}):
         return NotImplemented
     value = getattr(instance, name)
     if isinstance(value, torch.Tensor):
         inner = Inner(name)
-        made = m.graph.record("call_function", inner, (s.plain,), {}, m.native(inner, s.plain))
-        m.graph.calls -= 1
-        value = s.__dict__[name] = as_program_sees(m, made)
+        made = machine.graph.record(
+            "call_function", inner, (subclassed.plain,), {}, machine.native(inner, subclassed.plain)
+        )
+        machine.graph.calls -= 1
+        value = subclassed.__dict__[name] = as_program_sees(machine, made)
         return value
-    if isinstance(value, _CONSTANTS) or type(value) is tuple and all(isinstance(v, _CONSTANTS) for v in value):
+    if isinstance(value, _CONSTANTS) or type(value) is tuple and all(isinstance(item, _CONSTANTS) for item in value):
         return value
-    if is_dtensor(s.tensor_class):
-        return m.world.load(value, m.world.anchor(value))  # how it is placed, which never changes
+    if is_dtensor(subclassed.tensor_class):
+        return machine.world.load(value, machine.world.anchor(value))  # how it is placed, which never changes
     raise Break(
-        "tensor_attribute", f"the attribute {name} of a {s.tensor_class.__name__} that was made inside is an object"
+        "tensor_attribute",
+        f"the attribute {name} of a {subclassed.tensor_class.__name__} that was made inside is an object",
     )
 
 
-def write_wrapper(w: EntryWriter, s: Subclassed) -> str:
+def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
     """The entry's expression for a wrapper that was made inside."""
-    m = w.machine
-    if s.unfinished is not None:
-        finish(m, s)
-    wrapping, sizes, plain = take_apart(s.plain)
-    outer = s.plain
+    machine = writer.machine
+    if subclassed.unfinished is not None:
+        finish(machine, subclassed)
+    wrapping, sizes, plain = take_apart(subclassed.plain)
+    outer = subclassed.plain
     if outer.requires_grad and not all(t.dtype.is_floating_point for t in plain):
-        raise Unrebuildable(s, f"a {s.tensor_class.__name__} that requires grad over tensors of integers")
+        raise Unrebuildable(
+            subclassed, f"a {subclassed.tensor_class.__name__} that requires grad over tensors of integers"
+        )
     if outer.requires_grad and not _gradient_is_alike(outer.tt_wrapper):
-        raise Unrebuildable(s, f"a {s.tensor_class.__name__} whose gradient will be of another form")
+        raise Unrebuildable(subclassed, f"a {subclassed.tensor_class.__name__} whose gradient will be of another form")
     unwrap = Unwrap(Crossing(wrapping))
-    parts = m.native(unwrap, outer)
-    m.graph.record("call_function", unwrap, (outer,), {}, parts)
-    m.graph.calls -= 1
+    parts = machine.native(unwrap, outer)
+    machine.graph.record("call_function", unwrap, (outer,), {}, parts)
+    machine.graph.calls -= 1
     wrap = Wrap(Crossing(wrapping), outer.requires_grad)
-    given = ", ".join(w.value(p) for p in parts)
-    name = w.assign(s, f"{w.constant(wrap)}({_text(w, sizes)}, {given})")
-    for key, value in s.__dict__.items():  # what the program set or read: the same objects
-        w.line(f"{name}.__dict__[{key!r}] = {w.value(value)}")
+    given = ", ".join(writer.value(part) for part in parts)
+    name = writer.assign(subclassed, f"{writer.constant(wrap)}({_text(writer, sizes)}, {given})")
+    for key, value in subclassed.__dict__.items():  # what the program set or read: the same objects
+        writer.line(f"{name}.__dict__[{key!r}] = {writer.value(value)}")
     return name
 
 
@@ -411,7 +436,7 @@ def _gradient_is_alike(t: Any) -> bool:
         return False
 
 
-def _text(w: EntryWriter, sizes: Any) -> str:
+def _text(writer: EntryWriter, sizes: Any) -> str:
     if isinstance(sizes, tuple):
-        return f"({''.join(_text(w, n) + ', ' for n in sizes)})"
-    return w.value(sizes)
+        return f"({''.join(_text(writer, size) + ', ' for size in sizes)})"
+    return writer.value(sizes)

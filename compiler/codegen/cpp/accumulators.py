@@ -264,10 +264,10 @@ class Accumulator:
         """After the loops: from vectors to a number."""
         if self.array:
             return []
-        n, s, u = self.name, self.s, self.loops.unroll
+        n, s, unroll = self.name, self.s, self.loops.unroll
         if self.acc.is_position:
             return self._first_best()
-        vs = [f"{n}_v{i}" for i in range(u)] if not self.flushes else [f"{n}_total"]
+        vs = [f"{n}_v{i}" for i in range(unroll)] if not self.flushes else [f"{n}_total"]
         combined = self.combined(vs)
         if self.acc.op in ("any", "all"):
             s.need("any")

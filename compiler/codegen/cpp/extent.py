@@ -24,24 +24,24 @@ EXTENT = "extent"
 
 def open_extent(launch: Launch) -> None:
     """Give the launch a kernel with an open extent, where it has outer axes."""
-    k = launch.kernel
-    if not k.outer or any(s.name == EXTENT for s in k.sizes):
+    kernel = launch.kernel
+    if not kernel.outer or any(s.name == EXTENT for s in kernel.sizes):
         return
-    first = k.outer[0]
+    first = kernel.outer[0]
     size = as_expr(first.size)
-    formal = {s.name: actual for s, actual in zip(k.sizes, launch.sizes)}
+    formal = {s.name: actual for s, actual in zip(kernel.sizes, launch.sizes)}
     try:
-        hint = int(size.eval(k.hints))
+        hint = int(size.eval(kernel.hints))
     except KeyError:  # a size that is only known while the program runs
         hint = None
     extent = symbol(EXTENT)
-    stages, offsets = _open_offsets(k.stages)
-    hints = {**k.hints, **{s.name: n for s, n in offsets}}
+    stages, offsets = _open_offsets(kernel.stages)
+    hints = {**kernel.hints, **{s.name: n for s, n in offsets}}
     launch.kernel = replace(
-        k,
-        outer=(Axis(first.symbol, extent), *k.outer[1:]),
+        kernel,
+        outer=(Axis(first.symbol, extent), *kernel.outer[1:]),
         stages=stages,
-        sizes=[extent, *(s for s, _ in offsets), *k.sizes],
+        sizes=[extent, *(s for s, _ in offsets), *kernel.sizes],
         hints=hints if hint is None else {**hints, EXTENT: hint},
     )
     launch.sizes = [size.subs(formal), *(integer(n) for _, n in offsets), *launch.sizes]
@@ -49,11 +49,13 @@ def open_extent(launch: Launch) -> None:
 
 def pass_numbers(launch: Launch, numbers: tuple[int, ...]) -> None:
     """Have the launch pass what the kernel's text left open (`KernelSource.numbers`), before its sizes."""
-    k = launch.kernel
-    own = [size for size in k.sizes if not size.name.startswith(NUMBER)]
+    kernel = launch.kernel
+    own = [size for size in kernel.sizes if not size.name.startswith(NUMBER)]
     names = [f"{NUMBER}{i}" for i in range(len(numbers))]
-    passed = len(k.sizes) - len(own)  # (by an earlier generation of this schedule)
-    launch.kernel = replace(k, sizes=[*map(symbol, names), *own], hints={**k.hints, **dict(zip(names, numbers))})
+    passed = len(kernel.sizes) - len(own)  # (by an earlier generation of this schedule)
+    launch.kernel = replace(
+        kernel, sizes=[*map(symbol, names), *own], hints={**kernel.hints, **dict(zip(names, numbers))}
+    )
     launch.sizes = [*map(integer, numbers), *launch.sizes[passed:]]
 
 

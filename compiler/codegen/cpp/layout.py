@@ -226,7 +226,7 @@ def _axis_cost(name: str, size: int, places: list[Place], lanes: int) -> float:
 
 
 def _places(stage: Stage) -> list[Place]:
-    reads = [Place(v.attr[1], frozenset(symbols_of(v.args)), False) for v in loads(stage.roots())]
+    reads = [Place(value.attr[1], frozenset(symbols_of(value.args)), False) for value in loads(stage.roots())]
     return [Place(store.index, frozenset(symbols_of(store.positions)), True) for store in stage.stores] + reads
 
 
@@ -436,7 +436,7 @@ def value_cost(value: Value, lanes: int) -> float:
 
 
 def _stage_bytes(stage: Stage) -> int:
-    n = sum(storage_size(ctype(v.dtype)) for v in loads(stage.roots()) if v.attr[0].scope == "global")
+    n = sum(storage_size(ctype(value.dtype)) for value in loads(stage.roots()) if value.attr[0].scope == "global")
     return n + sum(storage_size(ctype(store.buffer.dtype)) for store in stage.stores if store.buffer.scope == "global")
 
 
@@ -446,16 +446,16 @@ def _cheap(stage: Stage) -> bool:
 
 def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, has_inner: bool) -> None:
     """Cut the vector axis into blocks: enough work per item to be worth a thread, few enough bytes to stay in cache."""
-    v = layout.vector
+    vector = layout.vector
     if not has_inner and choices.block is None:
         _plan_tiles(kernel, layout, hints)
-    layout.items = tuple(axis for axis in kernel.outer if axis is not v and axis is not layout.tile)
+    layout.items = tuple(axis for axis in kernel.outer if axis is not vector and axis is not layout.tile)
     if layout.tile is not None:
         layout.block, layout.block_first = None, False
-        layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(v.size)
+        layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(vector.size)
         return
     ns = sum(n * size_hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
-    strided = any(_steps_over(e, v.symbol.name) for st in kernel.stages for e, *_ in _places(st))
+    strided = any(_steps_over(e, vector.symbol.name) for st in kernel.stages for e, *_ in _places(st))
     group = layout.lanes * max(1, layout.copies)
     block = choices.block
     if block is None and has_inner and not strided and choices.mode is None and _long_columns(kernel, layout, hints):
@@ -467,7 +467,7 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
         limit = group if strided and layout.items else 512 if has_inner else 32768
         while block < limit and block * ns < 4000:
             block *= 2
-    size = as_expr(v.size)
+    size = as_expr(vector.size)
     layout.block = None if size.is_const and size.value <= block and not has_inner else block
     if layout.block is not None and size.is_const:
         layout.block = min(block, -(-size.value // layout.lanes) * layout.lanes)
@@ -517,12 +517,12 @@ def _drift(expr: Expr, name: str) -> float | None:
         return 1
     if expr.op in ("add", "mul"):
         total = 0.0
-        for c, mono in expr.terms():
-            varying = [a for a in mono if name in a.symbol_names()]
+        for coeff, mono in expr.terms():
+            varying = [atom for atom in mono if name in atom.symbol_names()]
             part = _drift(mono[0], name) if len(mono) == 1 else None
             if varying and part is None:
                 return None
-            total += c * (part or 0.0) if varying else 0.0
+            total += coeff * (part or 0.0) if varying else 0.0
         return total
     if expr.op in ("min", "max"):
         parts = [_drift(arg, name) for arg in expr.args]
@@ -536,7 +536,7 @@ def _drift(expr: Expr, name: str) -> float | None:
 
 def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
     """Whether to go through the kernel in square tiles: where elements lie along another axis than the vectors' own."""
-    v = layout.vector
+    vector = layout.vector
     if (
         layout.serial
         or layout.copies > 1
@@ -545,7 +545,7 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
         or layout.lanes not in (4, 8, 16, 32)
     ):
         return
-    if any(store.index.coeff(v.symbol.name) is not ONE for store in kernel.stages[0].stores):
+    if any(store.index.coeff(vector.symbol.name) is not ONE for store in kernel.stages[0].stores):
         return
     values = kernel.stages[0].values()
     if has_op(kernel.stages[0].roots(), "masked"):  # (what is read under a condition is not read in whole rows)
@@ -556,14 +556,14 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
         if is_plain_load(value)
         and value.attr[0].scope == "global"
         and storage_size(ctype(value.dtype)) in (2, 4, 8)
-        and value.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)
+        and value.attr[1].coeff(vector.symbol.name) not in (ZERO, ONE, None)
     ]
     best = max(
-        (axis for axis in kernel.outer if axis is not v),
+        (axis for axis in kernel.outer if axis is not vector),
         key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in strided),
         default=None,
     )
-    if best is None or size_hint(best.size, hints) < layout.lanes or size_hint(v.size, hints) < layout.lanes:
+    if best is None or size_hint(best.size, hints) < layout.lanes or size_hint(vector.size, hints) < layout.lanes:
         return
     tiled = tuple(x for x in strided if x.attr[1].coeff(best.symbol.name) is ONE)
     if 1 <= len(tiled) <= 4:

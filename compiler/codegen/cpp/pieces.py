@@ -81,7 +81,7 @@ def in_long_pieces(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) 
         return all(
             len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
             for _, mono in expr.terms()
-            for varying in ([a for a in mono if name in a.symbol_names()],)
+            for varying in ([atom for atom in mono if name in atom.symbol_names()],)
         )
     if expr.op in ("min", "max"):
         return all(in_long_pieces(arg, name, lanes, hints) for arg in expr.args)
@@ -105,11 +105,11 @@ def step_in_pieces(expr: Expr, name: str) -> int | None:
         return 1
     if expr.op in ("add", "mul"):
         step = 0
-        for c, mono in expr.terms():
-            steps = [step_in_pieces(a, name) for a in mono]
+        for coeff, mono in expr.terms():
+            steps = [step_in_pieces(atom, name) for atom in mono]
             if None in steps or any(steps) and len(mono) > 1:
                 return None
-            step += c * sum(s for s in steps if s is not None)
+            step += coeff * sum(s for s in steps if s is not None)
         return step
     if expr.op in ("mod", "floordiv") and name not in expr.args[1].symbol_names():
         step_of_whole = step_in_pieces(expr.args[0], name)
@@ -125,11 +125,11 @@ def piece_text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], s
         return f"tc::Piece{{{start}, 1, tc::ENDLESS}}"
     if expr.op in ("add", "mul"):
         fixed, parts = ZERO, []
-        for c, mono in expr.terms():
+        for coeff, mono in expr.terms():
             if name in mono[0].symbol_names() if mono else False:
-                parts.append(piece_text(mono[0], name, start, index_text) + (f" * {c}" if c != 1 else ""))
+                parts.append(piece_text(mono[0], name, start, index_text) + (f" * {coeff}" if coeff != 1 else ""))
             else:
-                fixed = fixed + _product(c, mono)
+                fixed = fixed + _product(coeff, mono)
         return " + ".join([*parts, *([f"tc::fixed({index_text(fixed)})"] if fixed is not ZERO else [])])
     args = [piece_text(a, name, start, index_text) for a in expr.args]
     if expr.op in ("mod", "floordiv"):
@@ -150,8 +150,8 @@ def _product(c: int, atoms: Any) -> Expr:
 def split_index(expr: Expr, name: str) -> tuple[Expr, Expr]:
     """An index as what depends on the symbol and what does not."""
     varying, fixed = ZERO, ZERO
-    for c, mono in expr.terms():
-        t = _product(c, mono)
+    for coeff, mono in expr.terms():
+        t = _product(coeff, mono)
         if name in t.symbol_names():
             varying = varying + t
         else:
@@ -189,7 +189,7 @@ class _Marker(Rewriter):
         super().__init__()
         self.vector, self.lanes, self.hints = vector, lanes, hints
         self.conditions: set[int] = set()
-        stack = [v.args[0] for v in walk(roots) if v.op == "masked"]
+        stack = [value.args[0] for value in walk(roots) if value.op == "masked"]
         while stack:
             v = stack.pop()
             if v.id not in self.conditions:

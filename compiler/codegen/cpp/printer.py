@@ -166,8 +166,8 @@ class _Printer:
             ]
         )
 
-    def _c(self, e: Any) -> str:
-        return self.scope.index_text(as_expr(e))
+    def _c(self, expr: Any) -> str:
+        return self.scope.index_text(as_expr(expr))
 
     # ---- declarations
     def _pointer_lines(self) -> list[str]:
@@ -368,10 +368,10 @@ class _Printer:
         bounds: tuple[str, str] | None,
         chunked: Axis | None,
     ) -> list[str]:
-        lay, v = self.layout, loops.vector
-        name = v.symbol.name
+        lay, vector = self.layout, loops.vector
+        name = vector.symbol.name
         outer_mode = lay.mode == "outer"
-        lo, hi = bounds or ((f"{name}_begin", f"{name}_end") if outer_mode else ("0", self._c(v.size)))
+        lo, hi = bounds or ((f"{name}_begin", f"{name}_end") if outer_mode else ("0", self._c(vector.size)))
         main = self._vector_values(name, axis_level)
         running = any(acc.running for acc in stage.accs)
         main.emit(roots[: len(stage.accs)] if running else roots)
@@ -396,11 +396,11 @@ class _Printer:
         for accumulator in accumulators:
             out += accumulator.declare()
         # short rows: several of them go into one accumulator before it is added to its total
-        rows = FLUSH // v.size if loops.scalar and isinstance(v.size, int) and 0 < v.size < FLUSH else 0
+        rows = FLUSH // vector.size if loops.scalar and isinstance(vector.size, int) and 0 < vector.size < FLUSH else 0
         heads, body = self._row_loops(loops, chunked, between, accumulators if together else [], body)
         in_rows = self._vector_pass(
             main,
-            _Pass(number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None, not rows),
+            _Pass(number, name, lo, hi, body, accumulators, loops.unroll, vector if bounds is None else None, not rows),
         )
         flushes = [t for a in accumulators for t in a.flush(loops.unroll)] if rows else []
         if flushes:

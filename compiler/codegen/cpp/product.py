@@ -95,13 +95,13 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
     if summed is None:
         return None
     first, acc = summed
-    outer_k, k, v = first.axes[:-1], first.axes[-1], acc.value
-    if v.dtype != torch.float32 or not all(map(_is_read, v.args)):
+    outer_k, k, value = first.axes[:-1], first.axes[-1], acc.value
+    if value.dtype != torch.float32 or not all(map(_is_read, value.args)):
         return None
     stores = [store for st in kernel.stages[1:] for store in st.stores]
     if not stores or any(store.mode != "set" for store in stores):
         return None
-    a, b = v.args
+    a, b = value.args
     if any(x.attr[1].coeff(axis.symbol.name) in (None, ZERO) for x in (a, b) for axis in first.axes):
         return None
     of = _axes_of_operands(kernel, a, b)
@@ -161,10 +161,10 @@ class _OpenScope(Scope):
             return text
         return _LITERAL.sub(lambda m: self._stride(int(m[1])) if int(m[1]) >= LEAST_NUMBER else m[0], text)
 
-    def once(self, e: Any) -> str:
+    def once(self, expr: Any) -> str:
         """What is computed once in a call: each number is an argument by itself, divisors as well."""
         return _LITERAL.sub(
-            lambda m: self.fresh_number(int(m[1])) if int(m[1]) > 0 else m[0], super().index_text(as_expr(e))
+            lambda m: self.fresh_number(int(m[1])) if int(m[1]) > 0 else m[0], super().index_text(as_expr(expr))
         )
 
     def _stride(self, number: int) -> str:
@@ -249,8 +249,8 @@ class ProductPrinter:
         return tuple(self.scope.numbers)
 
     # ---- texts
-    def _c(self, e: Any) -> str:
-        return self.scope.index_text(as_expr(e))
+    def _c(self, expr: Any) -> str:
+        return self.scope.index_text(as_expr(expr))
 
     def _sizes(self, text: list[str]) -> list[str]:
         """Declarations of the sizes and numbers that these lines use."""

@@ -77,14 +77,14 @@ def _steps(expr: Expr, name: str) -> tuple[float, float]:
         return 1, 1
     if expr.op in ("add", "mul"):
         least = most = 0.0
-        for c, mono in expr.terms():
-            varying = [a for a in mono if name in a.symbol_names()]
+        for coeff, mono in expr.terms():
+            varying = [atom for atom in mono if name in atom.symbol_names()]
             if not varying:
                 continue
             if len(mono) > 1:  # a factor that is known only when the kernel runs
                 return -_INFINITE, _INFINITE
             lo, hi = _steps(mono[0], name)
-            least, most = least + min(c * lo, c * hi), most + max(c * lo, c * hi)
+            least, most = least + min(coeff * lo, coeff * hi), most + max(coeff * lo, coeff * hi)
         return least, most
     if expr.op in ("min", "max"):
         steps = [_steps(arg, name) for arg in expr.args]

@@ -55,11 +55,11 @@ class _Shortener(Rewriter):
         if not expr.is_affine:
             return False
         reach = 0
-        for c, atoms in expr.terms():
+        for coeff, atoms in expr.terms():
             sizes = [self.sizes.get(atom.name) for atom in atoms]
             if len(sizes) > 1 or not all(isinstance(size, int) for size in sizes):
                 return False
-            reach += abs(c) * max(1, *sizes, 1)
+            reach += abs(coeff) * max(1, *sizes, 1)
         return reach < _MOST
 
     def _rebuild(self, v: Value) -> Value:
@@ -112,4 +112,4 @@ class _Shortener(Rewriter):
 
 
 def _varies_with(x: Value, names: frozenset[str]) -> bool:
-    return any(v.op == "acc" or v.symbols & names for v in walk([x]))
+    return any(value.op == "acc" or value.symbols & names for value in walk([x]))

@@ -392,7 +392,11 @@ class StageValues(GuardedValues):
 
     def _in_whole_vectors(self, where: Location) -> bool:
         """Whether lanes lie side by side in long pieces that are anywhere: heads of attention beside each other."""
-        if self.vector is None or self.start is None or any(n in indirect_values() for n in where.index.symbol_names()):
+        if (
+            self.vector is None
+            or self.start is None
+            or any(name in indirect_values() for name in where.index.symbol_names())
+        ):
             return False
         varying, _ = split_index(where.index, self.vector)
         return step_in_pieces(varying, self.vector) in (1, -1, 0) and in_long_pieces(

@@ -229,23 +229,23 @@ class Epilogue:
 
     def _store(self, store: Store, x: Pair) -> None:
         """Written from registers: four threads have 32 bytes of float32 side by side."""
-        b = store.buffer
-        if store.mode != "set" or store.positions or b.holds not in (torch.float32, torch.bool, self.dtype):
-            raise NotPrintable(f"a store to {b.name}")
-        e = self._place(b, store.index)
-        if b.holds is torch.bool and store.value.id in self.bits and _are_neighbours(e, 8):
-            self._store_bits(b, e, self.bits[store.value.id])
+        buffer = store.buffer
+        if store.mode != "set" or store.positions or buffer.holds not in (torch.float32, torch.bool, self.dtype):
+            raise NotPrintable(f"a store to {buffer.name}")
+        e = self._place(buffer, store.index)
+        if buffer.holds is torch.bool and store.value.id in self.bits and _are_neighbours(e, 8):
+            self._store_bits(buffer, e, self.bits[store.value.id])
             return
-        if b.bits:
+        if buffer.bits:
             raise NotPrintable("bits of what is no dropout")
         if not _are_neighbours(e, 2):
             raise NotPrintable(f"a store at {e.c()}")
         kind, text = {
             torch.float32: ("float2", f"make_float2({x.first}, {x.second})"),
             torch.bool: ("u16", f"{x.first} | {x.second} << 8"),
-        }.get(b.dtype, ("u32", x.packed()))
+        }.get(buffer.dtype, ("u32", x.packed()))
         self.inside.append(
-            f"{f'if ({self.guard} && row < M) ' if self.guard else ''}*({kind} *)({b.name} + ({e.c()})) = {text};"
+            f"{f'if ({self.guard} && row < M) ' if self.guard else ''}*({kind} *)({buffer.name} + ({e.c()})) = {text};"
         )
 
     def _store_bits(self, buffer: Buffer, expr: Expr, bits: str) -> None:
@@ -372,7 +372,7 @@ def _guarded(condition: str, text: str, otherwise: str) -> str:
 def _are_neighbours(expr: Expr, n: int) -> bool:
     """Whether the positions of n columns, from a multiple of n on, lie side by side from a multiple of n on."""
     return expr.coeff("column") is ONE and all(
-        c % n == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for c, atoms in expr.terms()
+        coeff % n == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for coeff, atoms in expr.terms()
     )
 
 

@@ -227,7 +227,7 @@ class _Text:
         self.a_bytes, self.b_bytes = ROWS * PIECE * 2, columns * PIECE * 2
 
     def text(self) -> str:
-        t, e = self.t, self.epilogue
+        t, epilogue = self.t, self.epilogue
         dtype = t.product.a.dtype
         arguments = ", ".join(
             f"{'' if b in t.kernel.outputs else 'const '}{_TYPES.get(torch.uint8 if b.bits else b.dtype, 'u16')}"
@@ -243,7 +243,7 @@ class _Text:
             hopper.PRELUDE
             + hopper.conversions(dtype)
             + hopper.product(dtype, self.columns, PIECE, t.a_by_columns, t.b_by_rows)
-            + hopper.functions(e.functions, dtype)
+            + hopper.functions(epilogue.functions, dtype)
             + f'\nextern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__({CLUSTER}, 1,'
             f" 1)\n{self.name}({arguments},\n    {maps})\n{{\n{body}\n}}\n"
         )
@@ -335,7 +335,7 @@ class _Text:
         return [*out, f"if (++slot == {self.slots}) {{ slot = 0; phase ^= 1; }}"]
 
     def multiply(self) -> list[str]:
-        s, n, e = self, self.columns // 2, self.epilogue
+        s, n, epilogue = self, self.columns // 2, self.epilogue
         out = [
             (
                 "int who = group - 1, lane = thread % 32, held_m = 0, held_n = -1, of_eight = thread / 32 * 16 + lane %"
@@ -346,10 +346,10 @@ class _Text:
                 f"u32 held[{n // 2}], mine = staged + who * {64 * s.part * 2};            // the finished tile,"
                 " rounded; where it is staged"
             ),
-            *e.once,
+            *epilogue.once,
             *self.reading(),
             f"for (int tile = blockIdx.x / {CLUSTER};; tile += gridDim.x / {CLUSTER}) {{",
-            *(["  if (held_n >= 0) ahead0 = read(0);"] if e.fields else []),
+            *(["  if (held_n >= 0) ahead0 = read(0);"] if epilogue.fields else []),
             "  if (tile >= TILES) {                  // nothing runs beside what is held of the last one",
             "    if (held_n >= 0) {",
             *(f"      {line}" for c in range(s.chunks) for line in s.chunk(c)),
@@ -387,19 +387,19 @@ class _Text:
 
     def reading(self) -> list[str]:
         """A function that reads what the epilogue wants for 16 columns, from `at` of the tile that is held."""
-        e = self.epilogue
-        if not e.fields:
+        epilogue = self.epilogue
+        if not epilogue.fields:
             return []
         by_rows = ["  #pragma unroll", f"  for (int i = 0; i < 2; i++) {{ {ROW} {FOUR}"]
         return [
-            f"struct Ahead {{ {' '.join(e.fields)} }} ahead0 = {{}}, ahead1 = {{}};",
+            f"struct Ahead {{ {' '.join(epilogue.fields)} }} ahead0 = {{}}, ahead1 = {{}};",
             "auto read = [&](int at) {",
             "  Ahead ahead;",
             *by_rows,
-            *(f"    {line}" for line in e.read_fours),
+            *(f"    {line}" for line in epilogue.read_fours),
             "    #pragma unroll",
             f"    for (int h = 0; h < 2; h++) {{ {COLUMN}",
-            *(f"      {line}" for line in e.read),
+            *(f"      {line}" for line in epilogue.read),
             "    }",
             "  }",
             "  return ahead;",
@@ -434,7 +434,7 @@ class _Text:
 
     def pair(self, pair: int) -> list[str]:
         """16 of these columns."""
-        e, at, outs = self.epilogue, pair * 16, len(self.t.outs)
+        epilogue, at, outs = self.epilogue, pair * 16, len(self.t.outs)
         out: list[str] = []
         if outs and at % self.part == 0:  # the copy engine has read what was staged before
             out += [
@@ -442,25 +442,28 @@ class _Text:
                 "group_sync(1 + who);",
             ]
         out += [f"{{ const int at = {at};", *(f"  u32 w{k}[4];" for k in range(outs))]
-        if e.fields:  # (by turns in two variables: copies would wait for what is read)
+        if epilogue.fields:  # (by turns in two variables: copies would wait for what is read)
             out += [
                 f"  Ahead &ahead = ahead{pair % 2};",
                 *([f"  ahead{1 - pair % 2} = read(at + 16);"] if pair + 1 < self.pairs else []),
             ]
-        out += [f"  {line}" for line in e.first]
-        if e.fours:
+        out += [f"  {line}" for line in epilogue.first]
+        if epilogue.fours:
             out += [
                 f"  int upper = held_m + thread / 32 * 16 + lane / 4; {FOUR}",
-                *(f"  {line}" for line in (*e.fours, *(e.odd if pair % 2 else e.even))),
+                *(f"  {line}" for line in (*epilogue.fours, *(epilogue.odd if pair % 2 else epilogue.even))),
             ]
         for h in range(2):
-            out += [f"  {{ const int h = {h}; {COLUMN}", *(f"    {line}" for line in e.by_column)]
+            out += [f"  {{ const int h = {h}; {COLUMN}", *(f"    {line}" for line in epilogue.by_column)]
             for i in range(2):
                 word = f"held[{pair * 4 + h * 2 + i}]"
                 out += [
                     f"    {{ const int i = {i}; {ROW} float v0 = low_half({word}), v1 = high_half({word});",
-                    *(f"      {line}" for line in e.inside),
-                    *(f"      w{k}[{h * 2 + i}] = {result.packed()};" for k, result in enumerate(e.results[:outs])),
+                    *(f"      {line}" for line in epilogue.inside),
+                    *(
+                        f"      w{k}[{h * 2 + i}] = {result.packed()};"
+                        for k, result in enumerate(epilogue.results[:outs])
+                    ),
                     "    }",
                 ]
             out.append("  }")

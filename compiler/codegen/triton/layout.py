@@ -152,7 +152,7 @@ def _accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
     out = []
     for st in kernel.stages:
         out += [(store.index, ttype(store.buffer.dtype).size) for store in st.stores]
-        out += [(v.attr[1], ttype(v.dtype).size) for v in loads(st.roots())]
+        out += [(value.attr[1], ttype(value.dtype).size) for value in loads(st.roots())]
     return out
 
 
@@ -410,9 +410,9 @@ def _live_rows(kernel: Kernel) -> int:
     names = {axis.symbol.name for stage in kernel.stages for axis in stage.axes}
     seen: dict[int, int] = {}
     for st in kernel.stages:
-        for v in loads(st.roots()):
-            if v.symbols & names:
-                seen[v.id] = seen.get(v.id, 0) + 1
+        for value in loads(st.roots()):
+            if value.symbols & names:
+                seen[value.id] = seen.get(value.id, 0) + 1
     return max(1, sum(1 for n in seen.values() if n > 1))
 
 
@@ -440,7 +440,7 @@ def _stores_rows(kernel: Kernel) -> bool:
 def _row_loads(kernel: Kernel) -> dict[int, Value]:
     """The different rows that a kernel reads from memory."""
     names = {axis.symbol.name for stage in kernel.stages for axis in stage.axes}
-    return {v.id: v for st in kernel.stages for v in loads(st.roots()) if v.symbols & names}
+    return {value.id: value for st in kernel.stages for value in loads(st.roots()) if value.symbols & names}
 
 
 def _shared_rows(kernel: Kernel) -> int:

@@ -27,8 +27,8 @@ _MARKED = re.compile(rf"\b{_MARK}(\d+)\b")
 def opened(expr: Expr) -> Expr:
     """`expr` with marks for the factors of its terms and for what is added to them."""
     out: Expr = ZERO
-    for c, atoms in expr.terms():
-        number = symbol(f"{_MARK}{c}") if c % MULTIPLE == 0 and 0 < c < _MOST else integer(c)
+    for coeff, atoms in expr.terms():
+        number = symbol(f"{_MARK}{coeff}") if coeff % MULTIPLE == 0 and 0 < coeff < _MOST else integer(coeff)
         out = out + number * mul_all(atoms)
     return out
 

@@ -29,12 +29,14 @@ def print_kernel(
     wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py).
     open_numbers: whether the text may leave numbers open, which the launch passes (`TritonSource.numbers`).
     """
-    t = kernel.template
-    if t is not None:
+    template = kernel.template
+    if template is not None:
         lay = plan_tiles(kernel, target, choices, wide)
-        if isinstance(t, DropoutAttention):
+        if isinstance(template, DropoutAttention):
             return DropoutAttentionPrinter(kernel, target, lay, name or kernel.name).run()
-        printer = SoftmaxPrinter if isinstance(t, Contraction) and t.softmax is not None else ContractionPrinter
+        printer = (
+            SoftmaxPrinter if isinstance(template, Contraction) and template.softmax is not None else ContractionPrinter
+        )
         return printer(kernel, target, lay, name or kernel.name, exact).run()
     if choices.kind == "tiles":
         return print_tiles(kernel, target, choices, name or kernel.name)

@@ -135,15 +135,19 @@ class _Replacing:
         self.made: dict[int, Value] = {}
 
     def __call__(self, root: Value) -> Value:
-        for v in walk([root]):  # operands first
-            if v.id not in self.made:
-                new = self.with_what(v)
-                if new is None and v.op in ("load", "index"):
-                    new = v
+        for value in walk([root]):  # operands first
+            if value.id not in self.made:
+                new = self.with_what(value)
+                if new is None and value.op in ("load", "index"):
+                    new = value
                 elif new is None:
-                    args = tuple(self.made[arg.id] for arg in v.args)
-                    new = v if all(arg is b for arg, b in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
-                self.made[v.id] = new
+                    args = tuple(self.made[arg.id] for arg in value.args)
+                    new = (
+                        value
+                        if all(arg is b for arg, b in zip(args, value.args))
+                        else make(value.op, value.dtype, args, value.attr)
+                    )
+                self.made[value.id] = new
         return self.made[root.id]
 
 
@@ -279,8 +283,8 @@ class Printer:
         if self.target.early:
             self.need("_wait")
             body = ["_wait()", *body]
-        f = Function(name, arguments, constants, grid, self.lay.warps, self.lay.stages)
-        return f, "\n".join(["@triton.jit", f.head, *(f"    {line}" for line in _used(body)), "", "", ""])
+        function = Function(name, arguments, constants, grid, self.lay.warps, self.lay.stages)
+        return function, "\n".join(["@triton.jit", function.head, *(f"    {line}" for line in _used(body)), "", "", ""])
 
     def _t(self, expr: Any) -> str:
         return indices.index_text(as_expr(expr), self.need)

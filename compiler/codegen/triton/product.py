@@ -66,10 +66,10 @@ def find_product(kernel: Kernel) -> Product | None:
     if sums is None or sums[1].running:
         return None
     first, acc = sums
-    v = acc.value
+    value = acc.value
     a, b = (
         arg.args[0] if arg.op == "cast" and arg.dtype == torch.float32 and not arg.is_rounding else arg
-        for arg in v.args
+        for arg in value.args
     )
     if a.dtype != b.dtype or a.dtype not in DTYPES or kernel.checks and has_op([a, b], "check_index"):
         return None
@@ -96,8 +96,8 @@ def find_product(kernel: Kernel) -> Product | None:
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]  # what is stored side by side are columns
     if any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST))):
         return None
-    p = Product(a, b, acc.name, first.axes, tuple(of["a"]), tuple(of["b"]), tuple(of["ab"]))
-    return p if found is None else _grouped(p, *found[1:])
+    product = Product(a, b, acc.name, first.axes, tuple(of["a"]), tuple(of["b"]), tuple(of["ab"]))
+    return product if found is None else _grouped(product, *found[1:])
 
 
 def _grouped(product: Product, ends: Ends, place: Expr, which: Expr | None) -> Product | None:
@@ -167,7 +167,9 @@ def _reads_tiles(kernel: Kernel, product: Product) -> bool:
     tiles.
     """
     rows, columns = ({axis.symbol.name for axis in axes} for axes in (product.rows, product.columns))
-    return any(v.symbols & rows and v.symbols & columns for st in kernel.stages[1:] for v in loads(st.roots()))
+    return any(
+        value.symbols & rows and value.symbols & columns for st in kernel.stages[1:] for value in loads(st.roots())
+    )
 
 
 def _ceildiv(n: int, m: int) -> int:
@@ -257,13 +259,13 @@ def print_product(printer: Printer, product: Product) -> tuple[Function, str]:
             }
             value = _renamed(
                 value,
-                own[dim] if parts == 1 else {key: x * parts + part for key, x in own[dim].items()},
+                own[dim] if parts == 1 else {key: item * parts + part for key, item in own[dim].items()},
                 {key: (0, size) for key, size in sizes.items()},
             )
             if len(product.k) == 1:
                 value = _in_groups(value, own[dim][product.k[0].symbol.name], lay.rblock, groups)
             dims |= dict.fromkeys(groups, "s")
-            v = Values(
+            values = Values(
                 names,
                 dims,
                 inner,
@@ -277,13 +279,13 @@ def print_product(printer: Printer, product: Product) -> tuple[Function, str]:
                 sizes=printer.sizes | sizes,
                 zero=frozenset("r"),
             )
-            v.emit([value])
-            x, full = v.operand(value), frozenset((kept, "r"))
+            values.emit([value])
+            x, full = values.operand(value), frozenset((kept, "r"))
             text = x.text if full <= x.dims else f"tl.broadcast_to({x.text}, {shape(full)})"
             if not value.is_load and not whole:
                 text = f"tl.where({dim}mask, {text}, 0.0)"  # (what is computed from zeros may be anything)
-            outside += v.outside
-            tiles += [*v.inside, f"{dim} = ({text}).to({ttype(value.dtype).stored})"]
+            outside += values.outside
+            tiles += [*values.inside, f"{dim} = ({text}).to({ttype(value.dtype).stored})"]
         tiles.append(f"{product.acc} = tl.dot(a, b, {product.acc})")
     name = product.acc
     body += [
@@ -325,8 +327,8 @@ def _in_groups(value: Value, expr: Expr, rblock: int, groups: dict[str, str]) ->
 
     def replaced(e: Expr) -> Expr:
         out = as_expr(0)
-        for c, atoms in e.terms():
-            term = as_expr(c)
+        for coeff, atoms in e.terms():
+            term = as_expr(coeff)
             for atom in atoms:
                 n = atom.args[1] if atom.op == "floordiv" and atom.args[0] is expr else None
                 if n is not None and n.is_const and n.value % rblock == 0:
@@ -346,8 +348,8 @@ def _group(product: Product) -> int:
     """How many elements of the sum, one after the other, share a scale; 0: there are no such groups."""
     sizes = {
         int(atom.args[1].value)
-        for v in loads([product.b])
-        for _, atoms in v.attr[1].terms()
+        for value in loads([product.b])
+        for _, atoms in value.attr[1].terms()
         for atom in atoms
         if atom.op == "floordiv"
         and atom.args[0] is product.k[0].symbol
@@ -364,8 +366,8 @@ def _alternating(product: Product) -> int:
         return 1
     k = product.k[0]
     found: set[Expr] = set()
-    for v in walk([product.b]):
-        if (e := v.position) is not None:
+    for value in walk([product.b]):
+        if (e := value.position) is not None:
             found |= {
                 atom.args[1]
                 for _, atoms in e.terms()

@@ -91,7 +91,7 @@ class _Split:
 
     def reads(self, stage: Stage) -> list[str]:
         """The accumulators that a stage reads."""
-        return list(dict.fromkeys(v.attr for v in walk(self.p._roots(stage)) if v.op == "acc"))
+        return list(dict.fromkeys(value.attr for value in walk(self.p._roots(stage)) if value.op == "acc"))
 
     def is_ready(self, number: int, n: int) -> bool:
         """Whether stage n, of results alone, may come right behind stage `number`."""
@@ -101,7 +101,7 @@ class _Split:
             not stage.axes
             and not stage.accs
             and set(self.reads(stage)) <= self.parts.keys()
-            and not any(id(v.attr[0]) in between for v in loads(self.p._roots(stage)))
+            and not any(id(value.attr[0]) in between for value in loads(self.p._roots(stage)))
         )
 
     # ---- launches

@@ -65,7 +65,7 @@ def _are_neighbours(expr: Expr, tile: Tile, n: int) -> bool:
     if n > tile.block or not tile.axes or expr.coeff(tile.axes[-1].symbol.name) is not ONE:
         return False
     fast = tile.axes[-1]
-    steps = [c for c, _ in (expr - fast.symbol).terms()] + [c for c, _ in as_expr(fast.size).terms()]
+    steps = [coeff for coeff, _ in (expr - fast.symbol).terms()] + [coeff for coeff, _ in as_expr(fast.size).terms()]
     return all(step % n == 0 for step in steps)
 
 

@@ -82,14 +82,14 @@ def _renamed(steps: Sequence[Any], renamed: dict[Buffer, Buffer], before: dict[i
 
 def _covers(v: View) -> bool:
     """Whether a view shows every element of its base once: the same dense block under another shape."""
-    a, b = v.buffer, v.base
+    a, base = v.buffer, v.base
     n = mul_all(a.shape)
     dense = n * a.dtype.itemsize
     return (
         as_expr(v.offset).is_const
         and as_expr(v.offset).value == 0
-        and a.dtype == b.dtype
-        and n is mul_all(b.shape)
+        and a.dtype == base.dtype
+        and n is mul_all(base.shape)
         and nbytes(a) is dense
-        and nbytes(b) is dense
+        and nbytes(base) is dense
     )

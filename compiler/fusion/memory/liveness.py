@@ -19,11 +19,11 @@ from ..schedule import Launch
 __all__ = ["Liveness", "may_alias", "nbytes", "outlive", "output_buffers", "result_buffers", "sizes"]
 
 
-def nbytes(b: Buffer) -> Expr:
+def nbytes(buffer: Buffer) -> Expr:
     """Bytes of memory that a buffer spans: to the last element that its strides reach."""
-    if any(isinstance(s, int) and s == 0 for s in b.shape):
+    if any(isinstance(size, int) and size == 0 for size in buffer.shape):
         return integer(0)
-    return b.reach * b.dtype.itemsize
+    return buffer.reach * buffer.dtype.itemsize
 
 
 def sizes(hints: Mapping[str, int]) -> Callable[[Buffer], int]:
@@ -32,9 +32,9 @@ def sizes(hints: Mapping[str, int]) -> Callable[[Buffer], int]:
     return cache(lambda b: max(0, size_hint(nbytes(b), known)))
 
 
-def may_alias(s: Extern, k: int) -> bool:
-    returns = s.op._schema.returns
-    return communicates(s.op) or k >= len(returns) or returns[k].alias_info is not None
+def may_alias(extern: Extern, k: int) -> bool:
+    returns = extern.op._schema.returns
+    return communicates(extern.op) or k >= len(returns) or returns[k].alias_info is not None
 
 
 def outlive(lowered: LoweredGraph) -> list[Buffer]:
@@ -44,13 +44,16 @@ def outlive(lowered: LoweredGraph) -> list[Buffer]:
 
 def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
     """Buffers that outlive the steps: results and what is copied into mutated inputs."""
-    return [*(b for _, b in lowered.mutations), *result_buffers(lowered)]
+    return [*(buffer for _, buffer in lowered.mutations), *result_buffers(lowered)]
 
 
 def result_buffers(lowered: LoweredGraph) -> list[Buffer]:
     """The buffers behind the graph's results."""
-    values = (o.value[0] if isinstance(o.value, tuple) and o.value else o.value for o in lowered.outputs)
-    return [v for v in values if isinstance(v, Buffer)]
+    values = (
+        output.value[0] if isinstance(output.value, tuple) and output.value else output.value
+        for output in lowered.outputs
+    )
+    return [value for value in values if isinstance(value, Buffer)]
 
 
 class Liveness:
@@ -68,7 +71,11 @@ class Liveness:
         self.last_use: dict[Buffer, int] = {}
         self.first: dict[Buffer, int] = {}
         self._follow()
-        shown = {o.value[0] if o.kind == "view" else o.value for o in lowered.outputs if o.kind in ("input", "view")}
+        shown = {
+            output.value[0] if output.kind == "view" else output.value
+            for output in lowered.outputs
+            if output.kind in ("input", "view")
+        }
         place = {b: i for i, b in enumerate(lowered.inputs) if isinstance(b, Buffer)}
         self.given = {b: self.last_use[b] for b in lowered.given if b in self.last_use and place[b] not in shown}
         for b in outlive(lowered):
@@ -82,8 +89,8 @@ class Liveness:
             b = self.base[b]
         return b
 
-    def _touch(self, b: Buffer, i: int) -> None:
-        stack = [b]
+    def _touch(self, buffer: Buffer, i: int) -> None:
+        stack = [buffer]
         while stack:
             r = self.root(stack.pop())
             self.last_use[r] = i
@@ -91,20 +98,20 @@ class Liveness:
 
     def _follow(self) -> None:
         exists = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
-        for i, s in enumerate(self.steps):
-            if isinstance(s, View):
-                self.base[s.buffer] = s.base
-                self._touch(s.buffer, i)
-                if s.base not in exists:  # a library call is to write it under this view's shape
-                    self.first.setdefault(self.root(s.base), i)
+        for i, step in enumerate(self.steps):
+            if isinstance(step, View):
+                self.base[step.buffer] = step.base
+                self._touch(step.buffer, i)
+                if step.base not in exists:  # a library call is to write it under this view's shape
+                    self.first.setdefault(self.root(step.base), i)
                 continue
-            exists.update(b for b in s.outputs if b is not None)
-            for b in s.inputs if isinstance(s, Launch) else buffers_read(s):
+            exists.update(output for output in step.outputs if output is not None)
+            for b in step.inputs if isinstance(step, Launch) else buffers_read(step):
                 self._touch(b, i)
-            read = [self.root(b) for b in buffers_read(s)] if isinstance(s, Extern) else []
-            for k, b in enumerate(s.outputs):
+            read = [self.root(b) for b in buffers_read(step)] if isinstance(step, Extern) else []
+            for k, b in enumerate(step.outputs):
                 if b is not None:
-                    if isinstance(s, Extern) and may_alias(s, k):
+                    if isinstance(step, Extern) and may_alias(step, k):
                         self.aliases[b] = read
                     self._touch(b, i)
                     self.first.setdefault(self.root(b), i)
@@ -127,12 +134,12 @@ class Liveness:
                 change[self.last_use[b] + 1] -= n
                 ends.setdefault(self.last_use[b], []).append(n)
         alive, total = [], 0
-        for i, s in enumerate(self.steps):
+        for i, step in enumerate(self.steps):
             total += change[i]
             alive.append(total)
-            if isinstance(s, Launch) and i in ends:
+            if isinstance(step, Launch) and i in ends:
                 free = ends[i]
-                for b in s.outputs:
+                for b in step.outputs:
                     if self.first.get(b) == i and size[b] in free:
                         free.remove(size[b])
                         alive[i] -= size[b]

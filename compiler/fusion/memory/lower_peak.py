@@ -38,10 +38,10 @@ class _Move:
     gain: int  # bytes that are no longer alive at the peak
 
     def apply(self, steps: Sequence[Any]) -> list[Any]:
-        taken = [steps[i] for i in self.steps]
+        taken = [steps[step] for step in self.steps]
         rest = set(self.steps)
-        before = [s for i, s in enumerate(steps) if i < self.to and i not in rest]
-        behind = [s for i, s in enumerate(steps) if i >= self.to and i not in rest]
+        before = [step for i, step in enumerate(steps) if i < self.to and i not in rest]
+        behind = [step for i, step in enumerate(steps) if i >= self.to and i not in rest]
         return [*before, *taken, *behind]
 
 
@@ -51,7 +51,7 @@ def lower_peak(
     """The same steps in an order whose peak is no higher. `updated`: buffers that are an input already
     (updated_inputs.py).
     """
-    over = {b: lowered.inputs[i] for b, i in [*((b, i) for i, b in lowered.mutations), *updated.items()]}
+    over = {b: lowered.inputs[i] for b, i in [*((buffer, i) for i, buffer in lowered.mutations), *updated.items()]}
     order = _Order(list(steps), _Facts(steps, lowered, hints, over))
     for _ in range(ROUNDS):
         if not order.steps or max(order.alive) < NO_PEAK:
@@ -77,9 +77,9 @@ class _Facts:
     ):
         self.lowered, self.size = lowered, sizes(hints)
         root = Liveness(steps, lowered).root
-        self.reads = {id(s): {root(b) for b in _read(s)} for s in steps}
-        self.writes = {id(s): {root(x) for b in _written(s) for x in (b, over.get(b, b))} for s in steps}
-        self.may_move = {id(s) for s in steps if _may_move(s)}
+        self.reads = {id(step): {root(b) for b in _read(step)} for step in steps}
+        self.writes = {id(step): {root(x) for b in _written(step) for x in (b, over.get(b, b))} for step in steps}
+        self.may_move = {id(step) for step in steps if _may_move(step)}
 
 
 class _Order:
@@ -99,7 +99,7 @@ class _Order:
         """Every move of a step near the peak over it that frees memory there."""
         facts, n = self.facts, len(self.steps)
         peak = max(range(n), key=self.alive.__getitem__)
-        reads, writes = ([of[id(s)] for s in self.steps] for of in (facts.reads, facts.writes))
+        reads, writes = ([of[id(step)] for step in self.steps] for of in (facts.reads, facts.writes))
         readers: dict[Buffer, list[int]] = {}
         writers: dict[Buffer, list[int]] = {}
         for i in range(n):
@@ -108,8 +108,8 @@ class _Order:
             for b in writes[i]:
                 writers.setdefault(b, []).append(i)
         alone = [
-            id(s) in facts.may_move and all(writers[b] == [i] and self.live.first.get(b) == i for b in writes[i])
-            for i, s in enumerate(self.steps)
+            id(step) in facts.may_move and all(writers[b] == [i] and self.live.first.get(b) == i for b in writes[i])
+            for i, step in enumerate(self.steps)
         ]
         for at in range(peak + 1, min(n, peak + REACH)):
             group = self._needed(at, peak, reads, writes, alone)
@@ -169,11 +169,11 @@ class _Order:
                 kept += self.facts.size(b)
         return freed - kept
 
-    def _end(self, b: Buffer) -> int:
+    def _end(self, buffer: Buffer) -> int:
         """The step after which the memory is free; the number of steps, where there is none."""
-        if b in self.live.given:
-            return self.live.given[b]
-        return self.live.last_use[b] if b in self.live.first else len(self.steps)
+        if buffer in self.live.given:
+            return self.live.given[buffer]
+        return self.live.last_use[buffer] if buffer in self.live.first else len(self.steps)
 
 
 def _read(s: Any) -> list[Buffer]:
@@ -184,7 +184,7 @@ def _written(s: Any) -> list[Buffer]:
     """What a step makes or may change. (A view makes a name, no memory.)"""
     if isinstance(s, View):
         return []
-    made = [b for b in s.outputs if b is not None]
+    made = [output for output in s.outputs if output is not None]
     return [*made, *buffers_read(s)] if isinstance(s, Extern) and does_more(s) else made
 
 
@@ -194,5 +194,5 @@ def _may_move(s: Any) -> bool:
         return True
     if isinstance(s, Launch):
         return not s.kernel.checks
-    own = not any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs))
+    own = not any(output is not None and may_alias(s, k) for k, output in enumerate(s.outputs))
     return own and not does_more(s) and not communicates(s.op)

@@ -68,20 +68,20 @@ class _Planner(Liveness):
         made: dict[Buffer, int] = {}
         reads: dict[Buffer, list[int]] = {}
         viewed: set[Buffer] = set()
-        for i, s in enumerate(self.steps):
-            if isinstance(s, Extern) and s.begins_as():
-                made.update((b, i) for b in s.outputs if b is not None)
-            if isinstance(s, Launch):
-                for b in s.outputs:
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Extern) and step.begins_as():
+                made.update((output, i) for output in step.outputs if output is not None)
+            if isinstance(step, Launch):
+                for b in step.outputs:
                     made[b] = -1 if b in made else i  # several kernels write it: leave it alone
-                for b in s.inputs:
+                for b in step.inputs:
                     reads.setdefault(b, []).append(i)
             else:
-                if isinstance(s, View):
-                    viewed.add(s.base)
-                elif any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs)):
-                    viewed.update(buffers_read(s))
-                for b in buffers_read(s):
+                if isinstance(step, View):
+                    viewed.add(step.base)
+                elif any(output is not None and may_alias(step, k) for k, output in enumerate(step.outputs)):
+                    viewed.update(buffers_read(step))
+                for b in buffers_read(step):
                     reads.setdefault(b, []).append(i)
         return made, reads, viewed
 
@@ -94,41 +94,41 @@ class _Planner(Liveness):
         made, reads, viewed = self.life_of_buffers()
         returned = {*result_buffers(self.lowered)}
         last = max(
-            (i for i, s in enumerate(self.steps) if _may_fail(s)), default=-1
+            (i for i, step in enumerate(self.steps) if _may_fail(step)), default=-1
         )  # a failing graph leaves its inputs as they were
         sources = [b for _, b in self.lowered.mutations]
         targets = [i for i, _ in self.lowered.mutations]
-        for i, b in self.lowered.mutations:
-            if b in self.updated:
+        for i, buffer in self.lowered.mutations:
+            if buffer in self.updated:
                 continue
             x = self.lowered.inputs[i]
-            k = made.get(b, -1)
+            k = made.get(buffer, -1)
             ok = (
                 k >= 0
-                and (k > last or self.size(b) > KEEP_BYTES)
-                and b not in returned
-                and b not in viewed
-                and sources.count(b) == 1
+                and (k > last or self.size(buffer) > KEEP_BYTES)
+                and buffer not in returned
+                and buffer not in viewed
+                and sources.count(buffer) == 1
                 and targets.count(i) == 1
                 and isinstance(x, Buffer)
                 and x not in viewed
-                and x.dtype == b.dtype
-                and same_layout(x, b)
+                and x.dtype == buffer.dtype
+                and same_layout(x, buffer)
             )
             if ok:
-                ok = all(r < k or r == k and self._reads_as_it_writes(k, x, b) for r in reads.get(x, ()))
+                ok = all(r < k or r == k and self._reads_as_it_writes(k, x, buffer) for r in reads.get(x, ()))
             if ok:
-                in_place[b] = i
+                in_place[buffer] = i
             else:
-                left.append((i, b))
+                left.append((i, buffer))
         return in_place, left
 
-    def _reads_as_it_writes(self, k: int, x: Buffer, b: Buffer) -> bool:
+    def _reads_as_it_writes(self, k: int, buffer: Buffer, b: Buffer) -> bool:
         """Whether step k, which reads x and makes b, may have both in one place."""
         s = self.steps[k]
         if isinstance(s, Extern):
-            return s.begins_as().get(b) is x and buffers_read(s).count(x) == 1
-        return same_index(s.kernel, s.inputs.index(x), s.outputs.index(b), b.on_gpu)
+            return s.begins_as().get(b) is buffer and buffers_read(s).count(buffer) == 1
+        return same_index(s.kernel, s.inputs.index(buffer), s.outputs.index(b), b.on_gpu)
 
     # ---- what takes whose memory
     def choose_reuse(self, in_place: dict[Buffer, int], keep: bool = True) -> dict[Buffer, Buffer]:
@@ -143,30 +143,34 @@ class _Planner(Liveness):
         aliased = {self.root(x) for xs in self.aliases.values() for x in xs} | set(self.aliases)
         for b, i in self.last_use.items():
             dies.setdefault(i, []).append(b)
-        for i, s in enumerate(self.steps):
-            for b in self.allocated(s, i):
+        for i, step in enumerate(self.steps):
+            for b in self.allocated(step, i):
                 if b in in_place:
                     continue
                 room[b] = nbytes(b)
                 if b in aliased or b in self.pinned and not b.on_gpu:
                     continue  # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
-                old = self.overwritten(s, b, i, taken, room)
+                old = self.overwritten(step, b, i, taken, room)
                 if old is None and b not in self.pinned and (keep or size_hint(room[b], self.hints) <= KEPT_BYTES):
                     old = self.take(dead, room[b])
                 if old is not None:
                     reuse[b] = old
                     room[b] = room[old]
                     taken.add(old)
-            if isinstance(s, Extern) and s.out_variant is None and str(s.op) in _FRESH:
-                room |= {b: nbytes(b) for b in s.outputs if b is not None and self.is_read(b, i) and _is_dense(b)}
+            if isinstance(step, Extern) and step.out_variant is None and str(step.op) in _FRESH:
+                room |= {
+                    output: nbytes(output)
+                    for output in step.outputs
+                    if output is not None and self.is_read(output, i) and _is_dense(output)
+                }
             for b in dies.get(i, ()):
                 if b in room and b not in self.pinned and b not in aliased and b not in taken:
                     dead.setdefault(room[b], []).append(b)
         return reuse
 
-    def is_read(self, b: Buffer, i: int) -> bool:
+    def is_read(self, buffer: Buffer, i: int) -> bool:
         """Whether a result of step i lies on a GPU and is read. What nothing reads an operator may leave out."""
-        return b.on_gpu and self.last_use[b] > i
+        return buffer.on_gpu and self.last_use[buffer] > i
 
     def take(self, dead: dict[Expr, list[Buffer]], want: Expr) -> Buffer | None:
         same = dead.get(want)
@@ -174,46 +178,50 @@ class _Planner(Liveness):
             return same.pop()
         if want.is_const:  # the smallest static block that is not more than twice as large
             sizes = sorted(
-                e.value for e, bs in dead.items() if bs and e.is_const and want.value <= e.value <= 2 * want.value
+                key.value
+                for key, bs in dead.items()
+                if bs and key.is_const and want.value <= key.value <= 2 * want.value
             )
             if sizes and want.value:
                 return dead[integer(sizes[0])].pop()
         return None
 
-    def overwritten(self, s: Step, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]) -> Buffer | None:
-        """What step i reads for the last time and writes `b` over; a result of the graph over its own dtype alone."""
+    def overwritten(
+        self, step: Step, buffer: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
+    ) -> Buffer | None:
+        """What step i reads for the last time and `buffer` takes over; a result of the graph over its dtype alone."""
         old = None
-        if isinstance(s, Launch):
-            old = self.in_place_input(s, b, i, taken, room)
-        elif isinstance(s, Extern):
-            old = self.written_input(s, b, i, taken, room)
-        return None if old is not None and b in self.pinned and old.dtype != b.dtype else old
+        if isinstance(step, Launch):
+            old = self.in_place_input(step, buffer, i, taken, room)
+        elif isinstance(step, Extern):
+            old = self.written_input(step, buffer, i, taken, room)
+        return None if old is not None and buffer in self.pinned and old.dtype != buffer.dtype else old
 
     def in_place_input(
-        self, s: Launch, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
+        self, s: Launch, buffer: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
     ) -> Buffer | None:
-        o = s.outputs.index(b)
+        o = s.outputs.index(buffer)
         for k, x in enumerate(s.inputs):
             if (
                 x in room
                 and self.last_use[x] == i
                 and x not in self.pinned
                 and x not in taken
-                and room[x] is room[b]
+                and room[x] is room[buffer]
                 and x not in s.outputs
-                and x.dtype.itemsize == b.dtype.itemsize
-                and same_index(s.kernel, k, o, b.on_gpu)
+                and x.dtype.itemsize == buffer.dtype.itemsize
+                and same_index(s.kernel, k, o, buffer.on_gpu)
             ):
                 return x
         return None
 
     def written_input(
-        self, s: Extern, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
+        self, extern: Extern, buffer: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
     ) -> Buffer | None:
-        """The buffer as whose values `b` begins, where the call is the last to look at it."""
-        x = s.begins_as().get(b)
+        """The buffer as whose values `buffer` begins, where the call is the last to look at it."""
+        x = extern.begins_as().get(buffer)
         dies = x in room and self.last_use[x] == i and x not in self.pinned and x not in taken
-        alone = dies and buffers_read(s).count(x) == 1 and same_layout(x, b) and x.dtype == b.dtype
+        alone = dies and buffers_read(extern).count(x) == 1 and same_layout(x, buffer) and x.dtype == buffer.dtype
         return x if alone else None
 
     def allocated(self, s: Any, i: int) -> list[Buffer]:
@@ -221,10 +229,10 @@ class _Planner(Liveness):
         if isinstance(s, View):
             outs = [s.base]
         elif isinstance(s, Launch) or s.out_variant is not None:
-            outs = [b for b in s.outputs if b is not None and b not in self.base]
+            outs = [output for output in s.outputs if output is not None and output not in self.base]
         else:
             return []
-        return [b for b in outs if self.first.get(b) == i]
+        return [out for out in outs if self.first.get(out) == i]
 
     # ---- the steps
     def emit(self, reuse: dict[Buffer, Buffer], in_place: dict[Buffer, int]) -> tuple[list[Step], int]:
@@ -258,9 +266,9 @@ class _Planner(Liveness):
                         live += size[b]
             peak = max(peak, live)
             if isinstance(s, Extern) and (begins := s.begins_as()):
-                here = {b: self.lowered.inputs[k] for b, k in in_place.items()} | reuse
-                out.extend(_copied(x, b, s) for b, x in begins.items() if here.get(b) is not x)
-                s = replace(s, kwargs={k: v for k, v in s.kwargs.items() if k not in s.out_names})
+                here = {key: self.lowered.inputs[value] for key, value in in_place.items()} | reuse
+                out.extend(_copied(begin, key, s) for key, begin in begins.items() if here.get(key) is not begin)
+                s = replace(s, kwargs={name: value for name, value in s.kwargs.items() if name not in s.out_names})
             out.append(s)
             for b in (*dies.get(i, ()), *handed.get(i, ())):
                 out.extend(Free(v) for v in views.get(b, ()))
@@ -270,26 +278,36 @@ class _Planner(Liveness):
         return out, peak
 
 
-def _copied(x: Buffer, to: Buffer, s: Extern) -> Extern:
+def _copied(buffer: Buffer, to: Buffer, extern: Extern) -> Extern:
     clone = torch.ops.aten.clone
     return Extern(
-        clone.default, (x,), {}, [to], clone.out, ("out",), f"what {s.shown_name()} writes to", s.origin, s.lines
+        clone.default,
+        (buffer,),
+        {},
+        [to],
+        clone.out,
+        ("out",),
+        f"what {extern.shown_name()} writes to",
+        extern.origin,
+        extern.lines,
     )
 
 
-def _is_dense(b: Buffer) -> bool:
+def _is_dense(buffer: Buffer) -> bool:
     """Whether elements fill all bytes that the buffer spans."""
-    n = integer(b.dtype.itemsize)
-    for size in b.shape:
+    n = integer(buffer.dtype.itemsize)
+    for size in buffer.shape:
         n = n * size
-    return nbytes(b) is n
+    return nbytes(buffer) is n
 
 
-def same_layout(a: Buffer, b: Buffer) -> bool:
+def same_layout(buffer: Buffer, b: Buffer) -> bool:
     return (
-        len(a.shape) == len(b.shape)
-        and all(as_expr(x) is as_expr(y) for x, y in zip(a.shape, b.shape))
-        and all(as_expr(x) is as_expr(y) for s, x, y in zip(a.shape, a.stride, b.stride) if s != 1)
+        len(buffer.shape) == len(b.shape)
+        and all(as_expr(size) is as_expr(y) for size, y in zip(buffer.shape, b.shape))
+        and all(
+            as_expr(stride) is as_expr(y) for size, stride, y in zip(buffer.shape, buffer.stride, b.stride) if size != 1
+        )
     )
 
 
@@ -300,7 +318,7 @@ def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     before other stages (codegen/triton/split.py): of its inputs' memory no other stage may read.
     """
     x, y = kernel.inputs[i], kernel.outputs[o]
-    if kernel.template is not None and any(v.attr[0] is x for v in loads(kernel.template.roots())):
+    if kernel.template is not None and any(value.attr[0] is x for value in loads(kernel.template.roots())):
         return False  # (other programs read it as well)
     only = _only_store(kernel, y)
     if only is None:
@@ -308,8 +326,8 @@ def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     at, stored_in = only
     made_of_x: set[int] = set()  # ids of locals that are computed from reads of x
 
-    def reads_x(v: Value) -> bool:
-        return v.is_load and (v.attr[0] is x or id(v.attr[0]) in made_of_x)
+    def reads_x(value: Value) -> bool:
+        return value.is_load and (value.attr[0] is x or id(value.attr[0]) in made_of_x)
 
     alone = on_gpu and not kernel.stages[stored_in].axes
     for k, st in enumerate(kernel.stages):
@@ -324,9 +342,9 @@ def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     return True
 
 
-def _only_store(kernel: Kernel, y: Buffer) -> tuple[Expr, int] | None:
-    """(index, number of the stage) of the one store to `y`; None where there is none, are several, or one adds."""
-    stores = [(store, k) for k, st in enumerate(kernel.stages) for store in st.stores if store.buffer is y]
+def _only_store(kernel: Kernel, buffer: Buffer) -> tuple[Expr, int] | None:
+    """(index, number of the stage) of the one store to `buffer`; None where there is none, are several, or one adds."""
+    stores = [(store, k) for k, st in enumerate(kernel.stages) for store in st.stores if store.buffer is buffer]
     if len(stores) != 1 or stores[0][0].mode != "set":
         return None
     return stores[0][0].index, stores[0][1]

@@ -24,20 +24,22 @@ _ANY_ORDER = (None, "sum", "prod", "max", "min", "any", "all")  # reductions tha
 
 
 def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> list[LoweredStep]:
-    out: list[LoweredStep] = [split_axes(s) if isinstance(s, LoopNest) and s.on_gpu else s for s in steps]
+    out: list[LoweredStep] = [
+        split_axes(step) if isinstance(step, LoopNest) and step.on_gpu else step for step in steps
+    ]
     made: dict[Buffer, list[int]] = {}  # buffer -> nests that write it, by their places
     read: dict[Buffer, list[int]] = {}  # buffer -> nests that read it
     fixed = set(needed)  # buffers that something else than a nest reads, or makes
     for k, s in enumerate(out):
         if not isinstance(s, LoopNest):
             fixed.update(buffers_read(s))
-            fixed.update([s.buffer] if hasattr(s, "base") else [b for b in s.outputs if b is not None])
+            fixed.update([s.buffer] if hasattr(s, "base") else [output for output in s.outputs if output is not None])
             continue
         made.setdefault(s.buffer, []).append(k)
         for b in loaded([s.value]):
             read.setdefault(b, []).append(k)
         if s.alone or s.product:
-            fixed.update(v.attr[0] for v in loads([s.value]))
+            fixed.update(value.attr[0] for value in loads([s.value]))
             fixed.add(s.buffer)
     gone: set[int] = set()
     for k, s in enumerate(out):
@@ -55,16 +57,16 @@ def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> li
         new = _moved(s, {n: out[n] for n in {*made[source], *read[source]} if n != k and n not in gone})
         if new is None:
             continue
-        for n, nest in new.items():
-            out[n] = nest
+        for key, nest in new.items():
+            out[key] = nest
         gone.add(k)
         made[s.buffer] = made.pop(source)
         read.setdefault(s.buffer, []).extend(n for n in read.pop(source) if n != k)
     return [s for k, s in enumerate(out) if k not in gone]
 
 
-def is_copy(s: LoopNest) -> bool:
-    return s.on_gpu and is_plain_load(s.value) and s.reduce_op is None and not s.alone and not s.product
+def is_copy(nest: LoopNest) -> bool:
+    return nest.on_gpu and is_plain_load(nest.value) and nest.reduce_op is None and not nest.alone and not nest.product
 
 
 def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | None:
@@ -78,45 +80,53 @@ def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | No
 
     def there(at: Expr, nest: LoopNest) -> Expr | None:
         """A position in the source as one in the copy."""
-        ranges = {a.symbol.name: (0, a.size) for a in nest.domain}
+        ranges = {axis.symbol.name: (0, axis.size) for axis in nest.domain}
         if not at.symbol_names() <= ranges.keys():
             return None
         found = tidy(copy.index.subs(positions(axes, e, at, ranges)), ranges)
-        fast = [a.symbol.name for a in nest.domain if at.coeff(a.symbol.name) is ONE]
+        fast = [axis.symbol.name for axis in nest.domain if at.coeff(axis.symbol.name) is ONE]
         return found if found.is_affine and all(found.coeff(n) is ONE for n in fast) else None
 
     out: dict[int, LoopNest] = {}
-    for k, nest in nests.items():
+    for key, nest in nests.items():
         at = there(nest.index, nest) if nest.buffer is source else nest.index
-        reads = {v.attr[1]: there(v.attr[1], nest) for v in loads([nest.value]) if v.attr[0] is source}
-        if at is None or any(x is None for x in reads.values()):
+        reads = {item.attr[1]: there(item.attr[1], nest) for item in loads([nest.value]) if item.attr[0] is source}
+        if at is None or any(read is None for read in reads.values()):
             return None
 
-        def on_load(b: Buffer, x: Expr, reads: dict = reads) -> Value | None:
-            return load(copy.buffer, reads[x]) if b is source else None
+        def on_load(buffer: Buffer, x: Expr, reads: dict = reads) -> Value | None:
+            return load(copy.buffer, reads[x]) if buffer is source else None
 
         value = Rewriter(on_load=on_load)(nest.value) if reads else nest.value
         origins = tuple(dict.fromkeys((*nest.origins, *copy.origins))) if nest.buffer is source else nest.origins
-        out[k] = replace(
+        out[key] = replace(
             nest, buffer=copy.buffer if nest.buffer is source else nest.buffer, index=at, value=value, origins=origins
         )
     return out
 
 
-def whole_source(axes: Sequence[Axis], index: Expr, e: Expr, source: Buffer) -> list[Axis] | None:
+def whole_source(axes: Sequence[Axis], index: Expr, expr: Expr, source: Buffer) -> list[Axis] | None:
     """The axes of a nest in the order of its source's memory, where it reads (at e) each of the source's elements once
     and stores each in a place of its own.
     """
-    found = sorted(axes, key=lambda a: -c.value if (c := e.coeff(a.symbol.name)) is not None and c.is_const else 0)
+    found = sorted(axes, key=lambda a: -c.value if (c := expr.coeff(a.symbol.name)) is not None and c.is_const else 0)
     count = integer(1)
     for a in reversed(found):
-        if type(a.size) is not int or e.coeff(a.symbol.name) is not count or index.coeff(a.symbol.name) in (None, ZERO):
+        if (
+            type(a.size) is not int
+            or expr.coeff(a.symbol.name) is not count
+            or index.coeff(a.symbol.name) in (None, ZERO)
+        ):
             return None
         count = count * a.size
     total, last = integer(1), integer(1)
-    for n, stride in zip(source.shape, source.stride):
-        total, last = total * as_expr(n), last + (as_expr(n) - 1) * stride
-    if total is not count or last is not count or e.subs({a.symbol.name: integer(0) for a in axes}) is not ZERO:
+    for size, stride in zip(source.shape, source.stride):
+        total, last = total * as_expr(size), last + (as_expr(size) - 1) * stride
+    if (
+        total is not count
+        or last is not count
+        or expr.subs({axis.symbol.name: integer(0) for axis in axes}) is not ZERO
+    ):
         return None  # (each element is in memory of its own, without gaps)
     return found
 
@@ -125,9 +135,9 @@ def split_axes(nest: LoopNest) -> LoopNest:
     """The nest with axes split where its indices divide them, if no division is left then."""
     if nest.reduce_op not in _ANY_ORDER or nest.alone or nest.product:
         return nest
-    indices = [nest.index, *(e for v in walk([nest.value]) if (e := v.position) is not None)]
-    hard = [e for e in indices if not e.is_affine]
-    if not hard or any(v.args for v in loads([nest.value])):
+    indices = [nest.index, *(e for value in walk([nest.value]) if (e := value.position) is not None)]
+    hard = [index for index in indices if not index.is_affine]
+    if not hard or any(value.args for value in loads([nest.value])):
         return nest
     cuts: dict[str, set[int]] = {}
     if not all(_cuts(e, cuts) for e in hard):
@@ -135,20 +145,22 @@ def split_axes(nest: LoopNest) -> LoopNest:
     domain: list[Axis] = []
     new: dict[str, Expr] = {}
     parts_of: dict[str, list[Axis]] = {}
-    for a in nest.domain:
-        at = sorted(n for n in cuts.get(a.symbol.name, ()) if n > 1 and n != a.size)
+    for axis in nest.domain:
+        at = sorted(n for n in cuts.get(axis.symbol.name, ()) if n > 1 and n != axis.size)
         if not at:
-            domain.append(a)
+            domain.append(axis)
             continue
-        if type(a.size) is not int or any(y % x for x, y in zip([1, *at], [*at, a.size])):
+        if type(axis.size) is not int or any(y % x for x, y in zip([1, *at], [*at, axis.size])):
             return nest
-        parts = [Axis(symbol(f"{a.symbol.name}_{n}"), y // x) for n, (x, y) in enumerate(zip([1, *at], [*at, a.size]))]
-        new[a.symbol.name] = sum((p.symbol * x for p, x in zip(parts, [1, *at])), integer(0))
-        parts_of[a.symbol.name] = parts
+        parts = [
+            Axis(symbol(f"{axis.symbol.name}_{n}"), y // x) for n, (x, y) in enumerate(zip([1, *at], [*at, axis.size]))
+        ]
+        new[axis.symbol.name] = sum((part.symbol * x for part, x in zip(parts, [1, *at])), integer(0))
+        parts_of[axis.symbol.name] = parts
         domain += reversed(parts)
     ranges = {a.symbol.name: (0, a.size) for a in domain}
 
-    found = {e: tidy(e.subs(new), ranges) for e in indices}
+    found = {index: tidy(index.subs(new), ranges) for index in indices}
     if not all(e.is_affine for e in found.values()):
         return nest
     reduced = {p.symbol.name for a in nest.reduce_axes for p in parts_of.get(a.symbol.name, (a,))}
@@ -163,11 +175,11 @@ def split_axes(nest: LoopNest) -> LoopNest:
     )
 
 
-def _cuts(e: Expr, into: dict[str, set[int]]) -> bool:
+def _cuts(expr: Expr, into: dict[str, set[int]]) -> bool:
     """The places at which an expression takes symbols apart: (a // 4) % 8 does at 4 and at 32. False where it divides
     anything else than symbols.
     """
-    for atom in (x for _, atoms in e.terms() for x in atoms):
+    for atom in (x for _, atoms in expr.terms() for x in atoms):
         chain = []
         while atom.op in ("floordiv", "mod"):
             if not atom.args[1].is_const:

@@ -27,21 +27,21 @@ def updated_inputs(lowered: LoweredGraph) -> tuple[list[LoweredStep], dict[Buffe
     if not lowered.mutations:
         return list(lowered.steps), found
     uses = _Uses(lowered)
-    for i, b in lowered.mutations:
+    for i, buffer in lowered.mutations:
         x = lowered.inputs[i]
-        first, *others = uses.writers.get(b, [None])
+        first, *others = uses.writers.get(buffer, [None])
         if (
             isinstance(x, Buffer)
             and first is not None
             and others
             and _copies(first, x)
             and all(other.onto for other in others)
-            and x.dtype == b.dtype
-            and same_layout(x, b)
-            and uses.is_only_updated(i, x, b)
+            and x.dtype == buffer.dtype
+            and same_layout(x, buffer)
+            and uses.is_only_updated(i, x, buffer)
         ):
             copies.add(id(first))
-            found[b] = i
+            found[buffer] = i
     return [step for step in lowered.steps if id(step) not in copies], found
 
 
@@ -61,7 +61,7 @@ class _Uses:
         self.reads: dict[Buffer, list[int]] = {}
         self.results = {*result_buffers(lowered)}
         self.aliased: set[Buffer] = set()  # what a library call may hand out under another name
-        self.sources = Counter(b for _, b in lowered.mutations)
+        self.sources = Counter(buffer for _, buffer in lowered.mutations)
         self.targets = Counter(i for i, _ in lowered.mutations)
         for at, step in enumerate(lowered.steps):
             if isinstance(step, LoopNest):

@@ -165,7 +165,7 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
         out = found.step.outputs[0]
         assert out is not None
         buffer, at, value, bundle.place, followers = finder.followers(found, out, found.ranges(), name)
-        if any(_memory(finder, v.attr[0]) in results for v in loads([value])):
+        if any(_memory(finder, item.attr[0]) in results for item in loads([value])):
             # what follows two chains would be in both, and each wait for the other
             buffer, at, followers = out, tidy(found.index, found.ranges()), []
             value = round_to(acc(name, torch.float32), out.dtype)
@@ -224,7 +224,9 @@ def _read_where_drawn(finder: Finder, found: Match, value: Value) -> Value:
     """
     known: dict[int, Value] = {}
     ranges = found.ranges()
-    conditions = [c for c in walk([value]) if c.dtype == torch.bool and any(arg.op == "philox" for arg in c.args)]
+    conditions = [
+        item for item in walk([value]) if item.dtype == torch.bool and any(arg.op == "philox" for arg in item.args)
+    ]
     for nest in finder.first if conditions else ():
         if (
             not isinstance(nest, LoopNest)
@@ -255,7 +257,7 @@ def _numbers_of_rows(
     """
     assert found.numbers is not None
     rows = row_results(finder, found.numbers, found.ranges())
-    reads = tuple(dict.fromkeys(v.attr[0] for v in loads(values)))
+    reads = tuple(dict.fromkeys(value.attr[0] for value in loads(values)))
     tried = Template(found.step.op, reads, {}, results, reason="attention")
     dead = {id(s) for s in finder.superfluous([*gone, *(row.nest for row in rows.values())], tried)}
     return [
@@ -308,9 +310,9 @@ def _placed(finder: Finder, bundles: Sequence[Bundle], dead: set[int]) -> list[L
     ]
     at |= {id(bundle.template): max(at[id(s)] for s in bundle.gone) for bundle in bundles}
     makers: dict[Buffer, list[Any]] = {}
-    for dim in order:
-        for b in made_by(dim):
-            makers.setdefault(b, []).append(dim)
+    for step in order:
+        for b in made_by(step):
+            makers.setdefault(b, []).append(step)
     done: dict[int, Any] = {}
 
     def missing(x: Any) -> Any:
@@ -327,8 +329,8 @@ def _placed(finder: Finder, bundles: Sequence[Bundle], dead: set[int]) -> list[L
             None,
         )
 
-    for dim in order:
-        path = [dim]  # each step waits for the next
+    for step in order:
+        path = [step]  # each step waits for the next
         while path:
             x = path[-1]
             before = missing(x) if id(x) not in done else None

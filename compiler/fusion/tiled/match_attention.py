@@ -111,7 +111,7 @@ def _softmax(finder: Finder, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[
             (
                 arg
                 for arg in p.args
-                if not any(v.is_load and finder.leads(v.attr[0]) or v.op == "acc" for v in walk([arg]))
+                if not any(value.is_load and finder.leads(value.attr[0]) or value.op == "acc" for value in walk([arg]))
             ),
             None,
         )
@@ -145,7 +145,7 @@ def _between(
     g, m = flat(batch), flat(rows)
     renamed = Rewriter(on_index=lambda x: tidy(x.subs(names), ranges))
     at = load(out, position(out, g, m, KEY))
-    if not any(w is at for w in walk([renamed(score)])) or load(
+    if not any(value is at for value in walk([renamed(score)])) or load(
         nest.buffer, tidy(nest.index.subs(names), ranges)
     ) is not finder.element(p, position(p, g, m, KEY), ranges):
         raise NoMatch

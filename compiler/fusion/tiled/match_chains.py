@@ -33,12 +33,12 @@ from .producers import (
 __all__ = ["match_chain"]
 
 
-def match_chain(finder: Finder, s: Extern, always: bool) -> Match:
-    """The chain whose last product is `s`. Raises NoMatch."""
-    if not is_product(s):
+def match_chain(finder: Finder, extern: Extern, always: bool) -> Match:
+    """The chain whose last product is `extern`. Raises NoMatch."""
+    if not is_product(extern):
         raise NoMatch
     for side in (0, 1):
-        base = s.args[side]
+        base = extern.args[side]
         while isinstance(finder.made.get(base), View):
             base = finder.made[base].base
         nest = finder.made.get(base)
@@ -49,13 +49,13 @@ def match_chain(finder: Finder, s: Extern, always: bool) -> Match:
             and finder.leads(base)
         ):
             try:
-                return _of_operand(finder, s, side, nest)
+                return _of_operand(finder, extern, side, nest)
             except NoMatch:  # (of projections, the other operand may lead to a product as well)
                 continue
     raise NoMatch
 
 
-def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
+def _of_operand(finder: Finder, extern: Extern, side: int, nest: LoopNest) -> Match:
     """A chain whose factor is operand `side`, which a nest makes."""
     first = _first_product(finder, nest)
     if first is None:
@@ -66,7 +66,7 @@ def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
     batch = tuple([Axis(symbol(f"i{k}"), a.size) for k, a in enumerate(by_batch)])
     g = flat(batch)
     names: dict[str, Expr] = {a.symbol.name: b.symbol for a, b in zip(by_batch, batch)}
-    p, c = s.args[side], s.args[1 - side]
+    p, c = extern.args[side], extern.args[1 - side]
     for row, key in ((one[0], other[0]), (other[0], one[0])):
         m = names | {row.symbol.name: ROW, key.symbol.name: KEY}
         ranges = {a.symbol.name: (0, a.size) for a in batch} | {ROW.name: (0, row.size), KEY.name: (0, key.size)}
@@ -75,28 +75,30 @@ def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
             break
     else:
         raise NoMatch
-    out = s.outputs[0]
+    out = extern.outputs[0]
     assert out is not None
     columns = c.shape[-1 if side == 0 else -2]
-    own = {a.symbol.name: (0, a.size) for a in nest.domain}
+    own = {axis.symbol.name: (0, axis.size) for axis in nest.domain}
     factor = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(finder.scores(load(nest.buffer, nest.index), own))
     space = (*batch, Axis(ROW, row.size), Axis(KEY, key.size))
     ranges = ranges_of(space, 1, columns)
-    products = {w: _product(finder, w, space, columns, g) for w in walk([factor]) if _is_narrow(finder, w)}
+    products = {
+        value: _product(finder, value, space, columns, g) for value in walk([factor]) if _is_narrow(finder, value)
+    }
     chain = Match(
-        s,
+        extern,
         batch,
         space[-2:-1],
         space[-1],
         columns,
-        {w: product for w, product in products.items() if product is not None},
+        {name: product for name, product in products.items() if product is not None},
         factor,
         finder.copied(
             finder.element(c, position(c, g, *((KEY, COLUMN) if side == 0 else (COLUMN, KEY))), ranges), ranges
         ),
         position(out, g, *((ROW, COLUMN) if side == 0 else (COLUMN, ROW))),
-        [*s.lines, *nest.lines],
-        [*nest.origins, s.origin],
+        [*extern.lines, *nest.lines],
+        [*nest.origins, extern.origin],
     )
     if not chain.products or not _fits(finder, chain):
         raise NoMatch
@@ -122,13 +124,13 @@ def _first_product(finder: Finder, nest: LoopNest) -> Buffer | None:
     return None
 
 
-def _is_narrow(finder: Finder, w: Value) -> bool:
+def _is_narrow(finder: Finder, value: Value) -> bool:
     """Whether a value is an element of a product that may be made again where it is needed."""
-    return is_plain_load(w) and _made_narrow(finder, w.attr[0])
+    return is_plain_load(value) and _made_narrow(finder, value.attr[0])
 
 
-def _made_narrow(finder: Finder, b: Buffer) -> bool:
-    s = finder.made.get(b)
+def _made_narrow(finder: Finder, buffer: Buffer) -> bool:
+    s = finder.made.get(buffer)
     return (
         s is not None
         and is_product(s)
@@ -138,21 +140,21 @@ def _made_narrow(finder: Finder, b: Buffer) -> bool:
     )
 
 
-def _product(finder: Finder, w: Value, space: Sequence[Axis], columns: Any, g: Expr) -> Product | None:
-    """What the element `w` of a product is summed of, where that is the element of the chain's row and key."""
-    product = finder.made[w.attr[0]]
+def _product(finder: Finder, value: Value, space: Sequence[Axis], columns: Any, expr: Expr) -> Product | None:
+    """What the element `value` of a product is summed of, where that is the element of the chain's row and key."""
+    product = finder.made[value.attr[0]]
     a, b = product.args
-    out, inner = w.attr[0], a.shape[-1]
+    out, inner = value.attr[0], a.shape[-1]
     ranges = ranges_of(space, inner, columns)
-    if w.attr[1] is tidy(position(out, g, ROW, KEY), ranges):
+    if value.attr[1] is tidy(position(out, expr, ROW, KEY), ranges):
         of_row, of_key = (
-            finder.element(a, position(a, g, ROW, INNER), ranges),
-            finder.element(b, position(b, g, INNER, KEY), ranges),
+            finder.element(a, position(a, expr, ROW, INNER), ranges),
+            finder.element(b, position(b, expr, INNER, KEY), ranges),
         )
-    elif w.attr[1] is tidy(position(out, g, KEY, ROW), ranges):
+    elif value.attr[1] is tidy(position(out, expr, KEY, ROW), ranges):
         of_row, of_key = (
-            finder.element(b, position(b, g, INNER, ROW), ranges),
-            finder.element(a, position(a, g, KEY, INNER), ranges),
+            finder.element(b, position(b, expr, INNER, ROW), ranges),
+            finder.element(a, position(a, expr, KEY, INNER), ranges),
         )
     else:
         return None

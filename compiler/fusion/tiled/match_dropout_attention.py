@@ -97,15 +97,15 @@ def _kernel(finder: Finder, extern: Extern, copies: dict[Buffer, LoopNest]) -> t
 
     taken: list[LoopNest] = []
 
-    def store(b: Buffer, name: str, *at: Expr) -> Store:
+    def store(buffer: Buffer, name: str, *at: Expr) -> Store:
         x = acc(name, torch.float32)
-        value = x if b.dtype == torch.float32 else make("cast", b.dtype, (x,), "round")
-        place = tidy(position(b, *at), ranges)
-        there = _there(b, copies[b], place, ranges) if b in copies else None
+        value = x if buffer.dtype == torch.float32 else make("cast", buffer.dtype, (x,), "round")
+        place = tidy(position(buffer, *at), ranges)
+        there = _there(buffer, copies[buffer], place, ranges) if buffer in copies else None
         if there is not None:
-            taken.append(copies[b])
-            b, place = copies[b].buffer, there
-        return names.store(b, place, value)
+            taken.append(copies[buffer])
+            buffer, place = copies[buffer].buffer, there
+        return names.store(buffer, place, value)
 
     results = [output for output in extern.outputs if output is not None]
     if backward:

@@ -235,7 +235,7 @@ class Finder:
             elif isinstance(s, Extern):
                 known = makes_scores(s)
             elif isinstance(s, LoopNest) and s.reduce_op is None and not s.alone and depth < LONGEST:
-                known = any(self.leads(v.attr[0], depth + 1) for v in loads([s.value]))
+                known = any(self.leads(value.attr[0], depth + 1) for value in loads([s.value]))
             else:
                 known = False
             self._leads[buffer] = known
@@ -342,7 +342,7 @@ class Finder:
                 or self.producer(load(nest.buffer, nest.index)) is None
             ):
                 break
-            reads = {v for v in loads([nest.value])}
+            reads = {item for item in loads([nest.value])}
             mine = [read for read in reads if read.attr[0] is buffer]
             if (
                 len(mine) != 1
@@ -366,7 +366,7 @@ def made_by(s: LoweredStep) -> list[Buffer]:
 
 def read_by(s: LoweredStep) -> list[Buffer]:
     return list(
-        dict.fromkeys(v.attr[0] for v in loads([s.value]))
+        dict.fromkeys(value.attr[0] for value in loads([s.value]))
         if isinstance(s, LoopNest)
         else dict.fromkeys(buffers_read(s))
     )

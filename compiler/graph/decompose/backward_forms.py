@@ -159,8 +159,8 @@ def layer_norm_backward(
 ) -> Any:
     if has_no_elements(x):
         return NotImplemented
-    n, k = len(shape_of(x)), len(normalized_shape)
-    inner, outer = list(range(n - k, n)), list(range(n - k))
+    ndim, k = len(shape_of(x)), len(normalized_shape)
+    inner, outer = list(range(ndim - k, ndim)), list(range(ndim - k))
     size = numel([shape_of(x)[axis] for axis in inner])
     if not isinstance(size, int):
         return NotImplemented
@@ -192,8 +192,8 @@ def rms_norm_backward(
 ) -> Any:
     if has_no_elements(x):
         return NotImplemented
-    n, k = len(shape_of(x)), len(normalized_shape)
-    inner, outer = list(range(n - k, n)), list(range(n - k))
+    ndim, k = len(shape_of(x)), len(normalized_shape)
+    inner, outer = list(range(ndim - k, ndim)), list(range(ndim - k))
     u, v = upcast(builder, grad), upcast(builder, x)
     up = dtype_of(v)
     rstd = builder.cast(rstd, up)

@@ -44,7 +44,7 @@ def _borrow(op: Any, function: Callable) -> Callable[..., Any]:
 
 def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Run torch's function on stand-ins of the nodes, and write what it did through the builder."""
-    f = Functionalizer(state.env)
+    functionalizer = Functionalizer(state.env)
     nodes: list[Node] = []
 
     def stand_in(x: Any) -> Any:
@@ -53,7 +53,7 @@ def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: 
             if not isinstance(val, TensorMeta):
                 return _public(val)
             t = from_meta(val.replace(requires_grad=False), state.env)
-            f.add_input(f"arg{len(nodes)}", t, len(nodes))
+            functionalizer.add_input(f"arg{len(nodes)}", t, len(nodes))
             nodes.append(x)
             return t
         if isinstance(x, (list, tuple)):
@@ -62,12 +62,12 @@ def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: 
 
     targs = [stand_in(x) for x in args]
     tkwargs = {name: stand_in(value) for name, value in kwargs.items()}
-    with recording(f), torch.no_grad(), _Factories():
+    with recording(functionalizer), torch.no_grad(), _Factories():
         out = function(*targs, **tkwargs)
     if out is NotImplemented:
         return NotImplemented
     single = isinstance(out, torch.Tensor)
-    sub = f.finish((out,) if single else tuple(out), [], "borrowed")
+    sub = functionalizer.finish((out,) if single else tuple(out), [], "borrowed")
     if any(spec.kind not in ("buffer", "const", "view", "input") for spec in sub.plan) or any(
         constant.ndim for constant in sub.constants.values()
     ):

@@ -80,7 +80,7 @@ def angle(builder: Builder, x: Node) -> Any:
 @decomposition(aten.renorm.default)
 def renorm(builder: Builder, x: Node, p: Any, dim: int, maxnorm: Any) -> Any:
     meta = x.meta["val"]
-    n = len(meta.shape)
+    ndim = len(meta.shape)
     if (
         not is_float(meta.dtype)
         or not isinstance(p, (int, float))
@@ -94,7 +94,9 @@ def renorm(builder: Builder, x: Node, p: Any, dim: int, maxnorm: Any) -> Any:
         if meta.dtype in (torch.float16, torch.bfloat16)
         else meta.dtype
     )
-    norm = builder.call(aten.linalg_vector_norm.default, x, p, [d for d in range(n) if d != dim % n], True, dtype=wide)
+    norm = builder.call(
+        aten.linalg_vector_norm.default, x, p, [d for d in range(ndim) if d != dim % ndim], True, dtype=wide
+    )
     factor = builder.where(
         builder.compare("gt", norm, float(maxnorm)),
         builder.div(builder.full((), float(maxnorm), wide, meta.device), builder.add(norm, 1e-7)),
@@ -116,9 +118,9 @@ def cdist(builder: Builder, x: Node, y: Node, p: float, mode: int | None) -> Any
     few = isinstance(rows, int) and isinstance(columns, int) and rows <= 25 and columns <= 25
     if p == 2 and not (mode == 2 or mode in (None, 0) and few):
         return NotImplemented  # (eager goes by a matrix product)
-    n, k = len(meta.shape), len(t.shape)
-    d = builder.unary("abs", builder.sub(builder.unsqueeze(x, n - 1), builder.unsqueeze(y, k - 2)))
-    dims = [max(n, k)]
+    ndim, k = len(meta.shape), len(t.shape)
+    d = builder.unary("abs", builder.sub(builder.unsqueeze(x, ndim - 1), builder.unsqueeze(y, k - 2)))
+    dims = [max(ndim, k)]
     if p == math.inf:
         return builder.call(aten.amax.default, d, dims, False)
     if p == 0:

@@ -21,8 +21,8 @@ aten = torch.ops.aten
 def native_layer_norm(
     builder: Builder, x: Node, normalized_shape: Any, weight: Node | None, bias: Node | None, eps: float
 ) -> Any:
-    n = len(shape_of(x))
-    dims = list(range(n - len(normalized_shape), n))
+    ndim = len(shape_of(x))
+    dims = list(range(ndim - len(normalized_shape), ndim))
     u = upcast(builder, x)
     r = builder.emit(aten.var_mean.correction, u, dims, correction=0, keepdim=True)
     var, mean = builder.item(r, 0), builder.item(r, 1)
@@ -44,8 +44,8 @@ def _affine(builder: Builder, y: Node, weight: Node | None, bias: Node | None) -
 
 @decomposition(aten._fused_rms_norm.default)
 def fused_rms_norm(builder: Builder, x: Node, normalized_shape: Any, weight: Node | None, eps: float | None) -> Any:
-    n = len(shape_of(x))
-    dims = list(range(n - len(normalized_shape), n))
+    ndim = len(shape_of(x))
+    dims = list(range(ndim - len(normalized_shape), ndim))
     u = upcast(builder, x)
     if eps is None:
         eps = torch.finfo(dtype_of(x)).eps
@@ -102,11 +102,13 @@ def _channels(builder: Builder, v: Node, ndim: int, dtype: torch.dtype) -> Node:
 
 def _normalise(builder: Builder, x: Node, mean: Node, invstd: Node, weight: Node | None, bias: Node | None) -> Node:
     """As eager's inference kernel: x * alpha + beta with alpha = weight * invstd, beta = bias - mean * alpha."""
-    n, up = len(shape_of(x)), opmath(dtype_of(x))
+    ndim, up = len(shape_of(x)), opmath(dtype_of(x))
     alpha = invstd if weight is None else builder.mul(invstd, builder.cast(weight, up))
     shift = builder.mul(mean, alpha)
     beta = builder.unary("neg", shift) if bias is None else builder.sub(builder.cast(bias, up), shift)
-    y = builder.add(builder.mul(builder.cast(x, up), _channels(builder, alpha, n, up)), _channels(builder, beta, n, up))
+    y = builder.add(
+        builder.mul(builder.cast(x, up), _channels(builder, alpha, ndim, up)), _channels(builder, beta, ndim, up)
+    )
     return builder.cast(y, dtype_of(x))
 
 
@@ -259,8 +261,8 @@ def norms_fit(v: Node, grad: Node, dim: int) -> list[int] | None:
     """The dims of `v` that its norms are over; None where `grad` is not laid out as these norms are, or of other dtypes
     than torch's kernels take.
     """
-    shape, n = shape_of(v), len(shape_of(v))
-    dims = [d for d in range(n) if d != dim]
+    shape, ndim = shape_of(v), len(shape_of(v))
+    dims = [d for d in range(ndim) if d != dim]
     if (
         dtype_of(v) is not dtype_of(grad)
         or not dtype_of(v).is_floating_point

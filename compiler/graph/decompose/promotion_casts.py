@@ -146,18 +146,18 @@ def floor_divide(builder: Builder, x: Any, y: Any) -> Any:
 @decomposition(aten.pow.Tensor_Scalar)
 def pow_scalar(builder: Builder, x: Node, e: Any) -> Any:
     x, _ = promoted(builder, [x, e])
-    d = x.meta["val"].dtype
+    dtype = x.meta["val"].dtype
     if e == 2:
         return builder.mul(x, x)
     if e == 1:
         return builder.emit(aten.clone.default, x)
-    if d.is_floating_point:
+    if dtype.is_floating_point:
         if e == 3:  # one rounding, as in the kernel
-            u = builder.cast(x, opmath(d))
-            return builder.cast(builder.mul(builder.mul(u, u), u), d)
+            u = builder.cast(x, opmath(dtype))
+            return builder.cast(builder.mul(builder.mul(u, u), u), dtype)
         if abs(e) == 0.5:
             if (
-                d is torch.float16 and x.meta["val"].device.type == "cpu"
+                dtype is torch.float16 and x.meta["val"].device.type == "cpu"
             ):  # eager asks pow(): of -0.0 it is as of 0.0, of -inf as of inf
                 root = builder.unary("sqrt" if e > 0 else "rsqrt", builder.unary("abs", x))
                 return builder.where(
@@ -169,7 +169,9 @@ def pow_scalar(builder: Builder, x: Node, e: Any) -> Any:
         if e == -1:
             return builder.unary("reciprocal", x)
         if e == 0:
-            return builder.emit(aten.full.default, list(x.meta["val"].shape), 1, dtype=d, device=x.meta["val"].device)
+            return builder.emit(
+                aten.full.default, list(x.meta["val"].shape), 1, dtype=dtype, device=x.meta["val"].device
+            )
     return builder.emit(aten.pow.Tensor_Scalar, x, e)
 
 

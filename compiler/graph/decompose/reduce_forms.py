@@ -270,7 +270,7 @@ def _filled(
 ) -> Node:
     """What a reduction of x over `dims` gives where it has `value` alone, or no elements."""
     meta = x.meta["val"]
-    sizes = [1 if d in dims else size for d, size in enumerate(meta.shape) if keepdim or d not in dims]
+    sizes = [1 if dim in dims else size for dim, size in enumerate(meta.shape) if keepdim or dim not in dims]
     return builder.full(sizes, value, dtype, meta.device)
 
 

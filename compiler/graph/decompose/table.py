@@ -176,8 +176,8 @@ def short_name(op: Any) -> str:
 
 
 def _meta(x: Any) -> Any:
-    c = x.__class__
-    if c is Node:
+    cls = x.__class__
+    if cls is Node:
         return x.meta["val"]
     if isinstance(x, (list, tuple)):
         return [_meta(y) for y in x]
@@ -186,8 +186,8 @@ def _meta(x: Any) -> Any:
 
 def decompose(aten_graph: AtenGraph) -> AtenGraph:
     """A new AtenGraph with every operator taken apart for which the table has a function."""
-    g = torch.fx.Graph()
-    b = Builder(g)
+    graph = torch.fx.Graph()
+    builder = Builder(graph)
     new: dict[Node, Any] = {}
     outer, state.env = state.env, aten_graph.env
 
@@ -201,31 +201,31 @@ def decompose(aten_graph: AtenGraph) -> AtenGraph:
     try:
         for node in aten_graph.graph.nodes:
             if is_output(node):
-                out = g.create_node("output", "output", (tuple(new[r] for r in node.args[0]),), {}, name="output")
+                out = graph.create_node("output", "output", (tuple(new[r] for r in node.args[0]),), {}, name="output")
                 out.meta.update(node.meta)
                 continue
             if not is_call(node):
-                m = g.create_node(node.op, node.target, node.args, node.kwargs, name=node.name)
+                m = graph.create_node(node.op, node.target, node.args, node.kwargs, name=node.name)
                 m.meta.update(node.meta)
                 new[node] = m
                 continue
             if node.target is operator.getitem and not isinstance(new[node.args[0]], Node):
                 new[node] = new[node.args[0]][node.args[1]]
                 continue
-            b.where_meta = {key: value for key, value in node.meta.items() if key != "val"}
+            builder.where_meta = {key: value for key, value in node.meta.items() if key != "val"}
             args = tuple([arg(x) for x in node.args])
             kwargs = {name: arg(value) for name, value in node.kwargs.items()} if node.kwargs else {}
             f = TABLE.get(node.target)
-            r = _taken_apart(f, b, args, kwargs) if f is not None else NotImplemented
+            r = _taken_apart(f, builder, args, kwargs) if f is not None else NotImplemented
             if r is NotImplemented:
-                r = b.emit(node.target, *args, val=node.meta["val"], **kwargs)
+                r = builder.emit(node.target, *args, val=node.meta["val"], **kwargs)
             elif isinstance(r, Node):
                 r = _keep_layout(r, node.meta["val"], node)
             new[node] = r
     finally:
         state.env = outer
-    _lay_out_results(aten_graph, g, b)
-    return replace(aten_graph, graph=g)
+    _lay_out_results(aten_graph, graph, builder)
+    return replace(aten_graph, graph=graph)
 
 
 def _taken_apart(f: Any, builder: Builder, args: tuple, kwargs: dict) -> Any:
@@ -264,7 +264,7 @@ def _keep_layout(r: Node, val: TensorMeta, node: Node) -> Node:
 def _lay_out_results(aten_graph: AtenGraph, graph: torch.fx.Graph, builder: Builder) -> None:
     """Results must be fresh memory with the strides that the outputs have in eager."""
     out = graph.output_node()
-    want = {o.value: o.meta for o in aten_graph.plan if o.kind == "buffer"}
+    want = {spec.value: spec.meta for spec in aten_graph.plan if spec.kind == "buffer"}
     old = aten_graph.results
     mutated = {s for _, s in aten_graph.mutation_slots}
     results = list(out.args[0])

@@ -17,26 +17,26 @@ aten = torch.ops.aten
 
 @decomposition(aten.t.default)
 def t(builder: Builder, x: Node) -> Any:
-    n = len(shape_of(x))
-    return x if n < 2 else builder.emit(aten.permute.default, x, [1, 0])
+    ndim = len(shape_of(x))
+    return x if ndim < 2 else builder.emit(aten.permute.default, x, [1, 0])
 
 
 @decomposition(aten.transpose.int)
 def transpose(builder: Builder, x: Node, d0: int, d1: int) -> Any:
-    n = len(shape_of(x))
-    if n == 0:
+    ndim = len(shape_of(x))
+    if ndim == 0:
         return x
-    order = list(range(n))
-    i, j = norm_dim(d0, n), norm_dim(d1, n)
+    order = list(range(ndim))
+    i, j = norm_dim(d0, ndim), norm_dim(d1, ndim)
     order[i], order[j] = order[j], order[i]
     return x if i == j else builder.emit(aten.permute.default, x, order)
 
 
 @decomposition(aten.permute.default)
 def permute(builder: Builder, x: Node, dims: Any) -> Any:
-    n = len(shape_of(x))
-    order = [dim % n for dim in dims] if n else []
-    return x if order == list(range(n)) else builder.emit(aten.permute.default, x, order)
+    ndim = len(shape_of(x))
+    order = [dim % ndim for dim in dims] if ndim else []
+    return x if order == list(range(ndim)) else builder.emit(aten.permute.default, x, order)
 
 
 @decomposition(aten.expand.default)
@@ -108,8 +108,8 @@ def unsqueeze(builder: Builder, x: Node, dim: int) -> Any:
 
 @decomposition(aten.diagonal.default)
 def diagonal(builder: Builder, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    n = len(shape_of(x))
-    return builder.emit(aten.diagonal.default, x, offset, dim1 % n, dim2 % n)
+    ndim = len(shape_of(x))
+    return builder.emit(aten.diagonal.default, x, offset, dim1 % ndim, dim2 % ndim)
 
 
 @decomposition(aten.unfold.default)

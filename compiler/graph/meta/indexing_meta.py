@@ -81,11 +81,11 @@ def stack(xs: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
                 f"{list(x.shape)} at entry 1"
             )
     # as eager's: joined along a dimension that is parted afterwards, or, behind the last one, along one of size 1
-    n = xs[0].ndim
-    parts = xs if dim < n else [x.replace(shape=(*x.shape, 1), stride=(*x.stride, 1)) for x in xs]
+    ndim = xs[0].ndim
+    parts = xs if dim < ndim else [x.replace(shape=(*x.shape, 1), stride=(*x.stride, 1)) for x in xs]
     joined = cat(parts, dim)
     inner = joined.stride[dim]
-    outer = (fold(inner * xs[0].shape[dim]), inner) if dim < n else (inner,)
+    outer = (fold(inner * xs[0].shape[dim]), inner) if dim < ndim else (inner,)
     shape = (*xs[0].shape[:dim], len(xs), *xs[0].shape[dim:])
     if any(map(is_zero, shape)):
         return new(shape, dtype, xs[0].device)
@@ -296,8 +296,8 @@ def index(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMeta:
     adjacent = where == list(range(where[0], where[-1] + 1))
     # as advanced indexing in C++: an operand whose indexed dimensions are replaced by the index's (stride 0), moved to
     # the front unless they are adjacent; the result then takes TensorIterator's strides over it and the indices
-    before = [d for d in range(x.ndim) if slots[d] is None and adjacent and d < where[0]]
-    after = [d for d in range(x.ndim) if slots[d] is None and d not in before]
+    before = [dim for dim in range(x.ndim) if slots[dim] is None and adjacent and dim < where[0]]
+    after = [dim for dim in range(x.ndim) if slots[dim] is None and dim not in before]
     shape = (*(x.shape[d] for d in before), *shape_of_index, *(x.shape[d] for d in after))
     restrided = TensorMeta(
         shape,

@@ -19,10 +19,10 @@ def _inner(a: IntLike, b: IntLike, what: str) -> None:
 
 
 def _dtypes(*ts: TensorMeta) -> None:
-    d = ts[0].dtype
+    dtype = ts[0].dtype
     for t in ts[1:]:
-        if t.dtype != d:
-            raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {d} != {t.dtype}")
+        if t.dtype != dtype:
+            raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {dtype} != {t.dtype}")
 
 
 def _text(x: TensorMeta) -> str:

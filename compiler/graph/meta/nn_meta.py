@@ -238,16 +238,16 @@ def avg_pool1d(
 
 @rule("max_unpool2d", "max_unpool3d")
 def max_unpool(x: TensorMeta, idx: TensorMeta, size: Sequence[IntLike], *_: Any) -> TensorMeta:
-    n = len(size)
-    shape = (*x.shape[: x.ndim - n], *size)
-    fmt = suggest_format(x) if n == 2 and x.ndim == 4 else torch.contiguous_format
+    ndim = len(size)
+    shape = (*x.shape[: x.ndim - ndim], *size)
+    fmt = suggest_format(x) if ndim == 2 and x.ndim == 4 else torch.contiguous_format
     return new(shape, x.dtype, x.device, strides_for(shape, fmt))
 
 
 def _adaptive(x: TensorMeta, size: Sequence[IntLike]) -> TensorMeta:
-    n = len(size)
-    shape = [*x.shape[:-n], *size]
-    fmt = suggest_format(x) if n == 2 and x.ndim == 4 else torch.contiguous_format
+    ndim = len(size)
+    shape = [*x.shape[:-ndim], *size]
+    fmt = suggest_format(x) if ndim == 2 and x.ndim == 4 else torch.contiguous_format
     return new(shape, x.dtype, x.device, strides_for(shape, fmt))
 
 
@@ -276,17 +276,17 @@ def adaptive_max_pool(x: TensorMeta, size: Sequence[IntLike]) -> tuple[TensorMet
 def native_layer_norm(
     x: TensorMeta, normalized_shape: Sequence[IntLike], weight: Any, bias: Any, eps: float
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    n = len(normalized_shape)
+    ndim = len(normalized_shape)
     _check_types(x, weight, bias)
-    if n == 0 or len(x.shape) < n or not all(map(same, x.shape[x.ndim - n :], normalized_shape)):
+    if ndim == 0 or len(x.shape) < ndim or not all(map(same, x.shape[x.ndim - ndim :], normalized_shape)):
         raise RuntimeError(
             f"Given normalized_shape={list(normalized_shape)}, expected input with shape [*, "
             f"{', '.join(map(str, normalized_shape))}], but got input of size{list(x.shape)}"
         )
     for p in (weight, bias):
-        if p is not None and not (p.ndim == n and all(map(same, p.shape, normalized_shape))):
+        if p is not None and not (p.ndim == ndim and all(map(same, p.shape, normalized_shape))):
             raise RuntimeError(f"Expected weight and bias of shape {list(normalized_shape)}, but got {list(p.shape)}")
-    stat = (*x.shape[: x.ndim - n], *[1] * n)
+    stat = (*x.shape[: x.ndim - ndim], *[1] * ndim)
     dt = _stat_dtype(x, weight)
     out_stride = contiguous_strides(x.shape) if x.device.type == "cpu" else preserve_strides(x)
     return (new(x.shape, x.dtype, x.device, out_stride), new(stat, dt, x.device), new(stat, dt, x.device))
@@ -309,8 +309,8 @@ def _stat_dtype(x: TensorMeta, weight: TensorMeta | None) -> torch.dtype:
 
 @rule("_fused_rms_norm")
 def fused_rms_norm(x: TensorMeta, normalized_shape: Sequence[IntLike], weight: Any, eps: float | None) -> tuple:
-    n = len(normalized_shape)
-    return (new(x.shape, x.dtype, x.device), new((*x.shape[: x.ndim - n], *[1] * n), opmath(x.dtype), x.device))
+    ndim = len(normalized_shape)
+    return (new(x.shape, x.dtype, x.device), new((*x.shape[: x.ndim - ndim], *[1] * ndim), opmath(x.dtype), x.device))
 
 
 @rule("_fused_rms_norm_backward")

@@ -72,18 +72,19 @@ def pointwise(xs: list, dtype: torch.dtype, wrapped: bool = True) -> TensorMeta:
 
 def common_device(ts: list[TensorMeta]) -> torch.device:
     """CPU scalars (0-dim) may meet tensors of another device."""
-    d = ts[0].device
+    device = ts[0].device
     for t in ts[1:]:
-        if t.device != d:
+        if t.device != device:
             if not t.shape and t.device.type == "cpu":
                 continue
-            if d.type == "cpu" and all(not u.shape for u in ts if u.device.type == "cpu"):
-                d = t.device
+            if device.type == "cpu" and all(not u.shape for u in ts if u.device.type == "cpu"):
+                device = t.device
                 continue
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {d} and {t.device}!"
+                "Expected all tensors to be on the same device, but found at least two devices,"
+                f" {device} and {t.device}!"
             )
-    return d
+    return device
 
 
 def generic_pointwise(name: str) -> Any:

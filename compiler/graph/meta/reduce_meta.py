@@ -17,8 +17,8 @@ __all__ = ["reduced"]
 def reduced(x: TensorMeta, dims: Any, keepdim: bool, dtype: torch.dtype) -> TensorMeta:
     """The result of reducing `dims` (None or empty: all). Reductions allocate contiguous results."""
     ds = set(norm_dims(dims, x.ndim))
-    full = [1 if d in ds else size for d, size in enumerate(x.shape)]
-    shape = full if keepdim else [size for d, size in enumerate(x.shape) if d not in ds]
+    full = [1 if dim in ds else size for dim, size in enumerate(x.shape)]
+    shape = full if keepdim else [size for dim, size in enumerate(x.shape) if dim not in ds]
     return new(shape, dtype, x.device)
 
 

@@ -61,8 +61,8 @@ def _expanded(meta: TensorMeta, shape: tuple) -> list[IntLike]:
 
 def _ordered_strides(shape: tuple, strides: Sequence[Sequence[IntLike]]) -> tuple:
     """Packed strides whose order of dimensions follows the operands', the first operand that tells deciding."""
-    n = len(shape)
-    perm = list(range(n - 1, -1, -1))  # innermost first
+    ndim = len(shape)
+    perm = list(range(ndim - 1, -1, -1))  # innermost first
 
     def order(a: int, b: int) -> int:
         """-1: a is more inner than b; 1: the other way; 0: nothing says."""
@@ -77,7 +77,7 @@ def _ordered_strides(shape: tuple, strides: Sequence[Sequence[IntLike]]) -> tupl
             return -1 if less(x, y) else 1
         return 0
 
-    for i in range(1, n):
+    for i in range(1, ndim):
         k = i
         for j in range(i - 1, -1, -1):
             c = order(perm[j], perm[k])
@@ -86,7 +86,7 @@ def _ordered_strides(shape: tuple, strides: Sequence[Sequence[IntLike]]) -> tupl
                 k = j
             elif c < 0:
                 break
-    out: list[IntLike] = [0] * n
+    out: list[IntLike] = [0] * ndim
     acc: IntLike = 1
     for d in perm:
         out[d] = acc

@@ -393,7 +393,7 @@ def diagonal(x: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
             n = 0
     if isinstance(n, int) and n == 0:
         start = 0
-    keep = [d for d in range(x.ndim) if d not in (a, b)]
+    keep = [dim for dim in range(x.ndim) if dim not in (a, b)]
     return viewed(
         x, [*(x.shape[d] for d in keep), n], [*(x.stride[d] for d in keep), fold(x.stride[a] + x.stride[b])], start
     )

@@ -18,8 +18,8 @@ from ..ref import Ref, Scalar, dim_symbol, is_one
 
 
 def _filled(lo: Lowering, x: Any) -> Ref:
-    m = lo.meta()
-    return Ref(lo.out_shape(), m.dtype, operand(x, m.dtype))
+    meta = lo.meta()
+    return Ref(lo.out_shape(), meta.dtype, operand(x, meta.dtype))
 
 
 @rule("aten.full.default")
@@ -47,34 +47,34 @@ def iota(lo: Lowering, node: Any, length: Any, *, start: Any, step: Any, **kw: A
 
 
 def _ramp(lo: Lowering, start: Any, step: Any) -> Ref:
-    m = lo.meta()
+    meta = lo.meta()
     shape = lo.out_shape()
     i = as_expr(0) if is_one(shape[0]) else dim_symbol(1, 0)
-    if all(isinstance(x, (int, Expr)) for x in (start, step)) and not m.dtype.is_floating_point:
-        return Ref(shape, m.dtype, cast(index(as_expr(start) + i * step), m.dtype))
+    if all(isinstance(x, (int, Expr)) for x in (start, step)) and not meta.dtype.is_floating_point:
+        return Ref(shape, meta.dtype, cast(index(as_expr(start) + i * step), meta.dtype))
     if isinstance(start, Scalar) or isinstance(step, Scalar):
         raise NoRule("arange of values that are known only at run time")
     # eager computes start + i * step in double for floats and rounds once
-    wide = torch.float64 if m.dtype.is_floating_point else torch.int64
+    wide = torch.float64 if meta.dtype.is_floating_point else torch.int64
     v = prim("add", operand(start, wide), prim("mul", operand(step, wide), cast(index(i), wide)))
-    return lo.pointwise(cast(v, m.dtype))
+    return lo.pointwise(cast(v, meta.dtype))
 
 
 @rule("aten.linspace.default")
 def linspace(lo: Lowering, node: Any, start: Any, end: Any, steps: Any, **kw: Any) -> Ref:
-    m = lo.meta()
+    meta = lo.meta()
     shape = lo.out_shape()
     if (
-        not m.dtype.is_floating_point
+        not meta.dtype.is_floating_point
         or not all(isinstance(x, (int, float)) for x in (start, end))
         or not isinstance(steps, int)
     ):
         raise NoRule("linspace of ints, or of values that are known only at run time")
-    dt = compute_dtype(m.dtype)
+    dt = compute_dtype(meta.dtype)
     if steps <= 1:
-        return lo.pointwise(const(start, m.dtype))
+        return lo.pointwise(const(start, meta.dtype))
     step = operand((end - start) / (steps - 1), dt)
     i = index(as_expr(0) if is_one(shape[0]) else dim_symbol(1, 0))
     up = prim("add", operand(start, dt), prim("mul", step, cast(i, dt)))
     down = prim("sub", operand(end, dt), prim("mul", step, cast(prim("sub", const(steps - 1, torch.int64), i), dt)))
-    return lo.pointwise(rounded(prim("where", prim("lt", i, const(steps // 2, torch.int64)), up, down), m.dtype))
+    return lo.pointwise(rounded(prim("where", prim("lt", i, const(steps // 2, torch.int64)), up, down), meta.dtype))

@@ -49,10 +49,10 @@ def from_the_end(i: Value, value: Value) -> Value:
 @rule("aten.embedding.default")
 def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: Any) -> Ref:
     shape = lo.out_shape()
-    n = len(shape)
-    at = remap(ids, ids.shape + (1,), {d: dim_symbol(n, d) for d in range(ids.ndim)})
+    ndim = len(shape)
+    at = remap(ids, ids.shape + (1,), {dim: dim_symbol(ndim, dim) for dim in range(ids.ndim)})
     row = position(at.value, weight.shape[0], "IndexError: index out of range in self", False, shape)
-    return lo.pointwise(_read(weight, shape, {0: row, 1: dim_symbol(n, n - 1)}))
+    return lo.pointwise(_read(weight, shape, {0: row, 1: dim_symbol(ndim, ndim - 1)}))
 
 
 def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
@@ -101,16 +101,16 @@ def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> 
     if any(i.dtype in (torch.bool, torch.uint8) for _, i in used):
         raise NoRule("indexing by a mask: the result's size depends on values")
     shape = lo.out_shape()
-    n = len(shape)
+    ndim = len(shape)
     width = max(i.ndim for _, i in used)
     dims = [d for d, _ in used]
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     first = dims[0] if adjacent else 0  # where the dimensions of the index tensors go in the result
     m: dict[int, Any] = {}
-    kept = [d for d in range(x.ndim) if d not in dims]
+    kept = [dim for dim in range(x.ndim) if dim not in dims]
     for k, d in enumerate(kept):
-        m[d] = dim_symbol(n, k if k < first else k + width)
-    tail = n - first - width  # dimensions of the result to the right of the index's
+        m[d] = dim_symbol(ndim, k if k < first else k + width)
+    tail = ndim - first - width  # dimensions of the result to the right of the index's
     for d, i in used:
         at = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)})
         message = f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}"

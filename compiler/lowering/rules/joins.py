@@ -55,8 +55,8 @@ def feeds_kernels(node: Any) -> bool:
 
 
 def _choose(pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Value:
-    n = len(shape)
-    at = as_expr(0) if is_one(shape[dim]) else dim_symbol(n, dim)
+    ndim = len(shape)
+    at = as_expr(0) if is_one(shape[dim]) else dim_symbol(ndim, dim)
     starts, first = [], as_expr(0)
     for x in pieces:
         starts.append(first)
@@ -93,8 +93,8 @@ def piece_start(cond: Value, chain: list[tuple[Value, Value]]) -> Value | None:
 
 
 def _store_pieces(lo: Lowering, pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Ref:
-    m = lo.meta()
-    buffer: Buffer = lo.new_buffer(shape, dtype, strides_of(m))
+    meta = lo.meta()
+    buffer: Buffer = lo.new_buffer(shape, dtype, strides_of(meta))
     first = as_expr(0)
     for piece in pieces:
         axes = memory_order(piece.shape, buffer.stride)
@@ -109,15 +109,15 @@ def _store_pieces(lo: Lowering, pieces: list[Ref], dim: int, shape: tuple, dtype
 @rule("aten.constant_pad_nd.default")
 def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any = 0) -> Ref:
     shape = lo.out_shape()
-    n = x.ndim
+    ndim = x.ndim
     m: dict[int, Any] = {}
     cond: Value | None = None
     for k in range(len(pad) // 2):
-        d = n - 1 - k
+        d = ndim - 1 - k
         before, after = pad[2 * k], pad[2 * k + 1]
         if _is_zero(before) and _is_zero(after):
             continue
-        at = (as_expr(0) if is_one(shape[d]) else dim_symbol(n, d)) - before
+        at = (as_expr(0) if is_one(shape[d]) else dim_symbol(ndim, d)) - before
         m[d] = at
         checks = []
         if not (isinstance(before, int) and before <= 0):

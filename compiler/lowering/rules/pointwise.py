@@ -86,10 +86,10 @@ def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
 
 @rule("aten._to_copy.default", "prims.convert_element_type.default")
 def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
-    m = lo.meta()
-    if str(m.device) != str(lo.meta(node.args[0]).device):
+    meta = lo.meta()
+    if str(meta.device) != str(lo.meta(node.args[0]).device):
         return lo.extern(node, (x, *args), kw, BETWEEN)
-    return lo.pointwise(cast(x.value, m.dtype))
+    return lo.pointwise(cast(x.value, meta.dtype))
 
 
 # ---- two operands

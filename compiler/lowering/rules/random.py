@@ -83,10 +83,10 @@ class _Stream:
 
 
 def _float(lo: Lowering) -> torch.dtype:
-    d = lo.meta().dtype
-    if not d.is_floating_point:
+    dtype = lo.meta().dtype
+    if not dtype.is_floating_point:
         raise NoRule("random numbers")
-    return compute_dtype(d)
+    return compute_dtype(dtype)
 
 
 def _out(lo: Lowering, value: Value) -> Ref:
@@ -330,14 +330,14 @@ def eager_bernoulli(lo: Lowering, node: Any, x: Ref, p: Any = 0.5, *, generator:
 
 
 def _between(lo: Lowering, low: float, high: float, generator: Any = None) -> Ref:
-    d, f32 = lo.meta().dtype, torch.float32
+    dtype, f32 = lo.meta().dtype, torch.float32
     u = _plain(lo, generator).uniform()
-    begin, end = (torch.tensor(x, dtype=torch.float64).to(d) for x in (low, high))
+    begin, end = (torch.tensor(x, dtype=torch.float64).to(dtype) for x in (low, high))
     first, last = begin.item(), end.item()
     # (both rounded as they stand, not left out between operators: a number that is the upper bound then is the lower
     # one)
-    x = cast(cast(prim("fma", u, const((end - begin).item(), f32), const(first, f32)), d), f32)
-    return lo.pointwise(cast(prim("where", prim("eq", x, const(last, f32)), const(first, f32), x), d))
+    x = cast(cast(prim("fma", u, const((end - begin).item(), f32), const(first, f32)), dtype), f32)
+    return lo.pointwise(cast(prim("where", prim("eq", x, const(last, f32)), const(first, f32), x), dtype))
 
 
 @rule("aten.rand.default", "aten.rand_like.default")

@@ -169,5 +169,5 @@ def var_mean(
 
 
 def _squeezed(x: Ref, dims: Sequence[int]) -> Ref:
-    left = [d for d in range(x.ndim) if d not in dims]
+    left = [dim for dim in range(x.ndim) if dim not in dims]
     return remap(x, tuple(x.shape[d] for d in left), {d: dim_symbol(len(left), k) for k, d in enumerate(left)})

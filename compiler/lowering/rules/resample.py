@@ -53,12 +53,12 @@ def _scales(args: Sequence[Any], n: int) -> list[Any]:
 # ---- nearest
 def _nearest(exact: bool) -> Any:
     def f(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], *scales: Any) -> Ref:
-        n = len(size)
+        ndim = len(size)
         shape = lo.out_shape()
-        lead = len(shape) - n
+        lead = len(shape) - ndim
         at = [
             _nearest_position(x.shape[lead + k], shape[lead + k], s, axis(shape, lead + k), exact, x.dtype)
-            for k, s in enumerate(_scales(scales, n))
+            for k, s in enumerate(_scales(scales, ndim))
         ]
         return lo.pointwise(element_at(x, shape, lead, at))
 
@@ -145,11 +145,11 @@ class _Row:
 
 def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *scales: Any) -> Ref:
     t = _floats(x)
-    n = len(size)
+    ndim = len(size)
     shape = lo.out_shape()
-    lead = len(shape) - n
+    lead = len(shape) - ndim
     taps: list[list[tuple[Expr, Value | None]]] = []
-    for k, s in enumerate(_scales(scales, n)):
+    for k, s in enumerate(_scales(scales, ndim)):
         old, new, o = x.shape[lead + k], shape[lead + k], axis(shape, lead + k)
         if is_one(old):
             taps.append([(as_expr(0), None)])

@@ -64,14 +64,14 @@ def scan(
     if is_one(shape[dim]):
         value = summed(value) if op in ("sum", "logaddexp") else value
         return lo.store(const(0, dtype) if is_position(op) else cast(value, dtype), shape, dtype, stride, suffix)
-    b = lo._buffer(lo._node_name() + suffix, shape, dtype, stride)
+    buffer = lo._buffer(lo._node_name() + suffix, shape, dtype, stride)
     along = Axis(dim_symbol(len(shape), dim), shape[dim])
-    axes = tuple(a for a in memory_order(shape, b.stride) if a.symbol is not along.symbol)
+    axes = tuple(a for a in memory_order(shape, buffer.stride) if a.symbol is not along.symbol)
     lo.steps.append(
         LoopNest(
-            b,
+            buffer,
             axes,
-            flat_index(shape, b.stride),
+            flat_index(shape, buffer.stride),
             value,
             (along,),
             op,
@@ -81,15 +81,15 @@ def scan(
             scan=True,
         )
     )
-    return ref_of_buffer(b)
+    return ref_of_buffer(buffer)
 
 
 def _running(lo: Lowering, op: str, x: Ref, dim: int) -> Ref:
-    m = lo.meta()
-    v = cast(operand(x, m.dtype), running_dtype(m.dtype, _device(lo)))
+    meta = lo.meta()
+    v = cast(operand(x, meta.dtype), running_dtype(meta.dtype, _device(lo)))
     if not x.ndim:
-        return lo.pointwise(operand(x, m.dtype))
-    return scan(lo, op, v, lo.out_shape(), dim % x.ndim, m.dtype, strides_of(m))
+        return lo.pointwise(operand(x, meta.dtype))
+    return scan(lo, op, v, lo.out_shape(), dim % x.ndim, meta.dtype, strides_of(meta))
 
 
 @rule("aten.cumsum.default")

@@ -70,11 +70,11 @@ def may_write(lo: Lowering, mode: str, dtype: torch.dtype) -> None:
 
 def start(lo: Lowering, x: Ref | Value, k: int | None = None) -> Buffer:
     """A copy of x (or a value in every element), laid out as the node's result, for later nests to write over."""
-    m = lo.meta(k=k)
-    shape, stride = lo.out_shape(k=k), strides_of(m)
+    meta = lo.meta(k=k)
+    shape, stride = lo.out_shape(k=k), strides_of(meta)
     if any(type(st) is int and st == 0 and not is_one(size) for size, st in zip(shape, stride)):
         stride = None
-    return lo.store(cast(x.value if isinstance(x, Ref) else x, m.dtype), shape, m.dtype, stride).value.attr[0]
+    return lo.store(cast(x.value if isinstance(x, Ref) else x, meta.dtype), shape, meta.dtype, stride).value.attr[0]
 
 
 def store_at(
@@ -91,7 +91,7 @@ def store_at(
     """
     if is_empty(shape) or (is_empty(buffer.shape) and not any(isinstance(p, Value) for p in at)):
         return ref_of_buffer(buffer)
-    n = len(shape)
+    ndim = len(shape)
     e = as_expr(0)
     positions: list[Value] = []
     for p, st in zip(at, buffer.stride or (1,) if strides is None else strides):
@@ -99,7 +99,7 @@ def store_at(
             positions.append(p)
             p = put_symbol(len(positions) - 1)
         e = e + p * st
-    axes = tuple(Axis(dim_symbol(n, d), size) for d, size in enumerate(shape) if not is_one(size))
+    axes = tuple(Axis(dim_symbol(ndim, dim), size) for dim, size in enumerate(shape) if not is_one(size))
     own = {p.name for p in at if isinstance(p, Expr) and p.is_symbol}
     if torch.device(lo._device()).type != "cpu":
         own = {a.symbol.name for a in axes}
@@ -138,23 +138,23 @@ def _lifted(x: Any) -> Any:
 def _along(lo: Lowering, buffer: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
     """b[..., ids[...], ...] = value[...] along `dim`."""
     ids, value = _lifted(ids), _lifted(value)
-    n = ids.ndim
-    dim %= n
+    ndim = ids.ndim
+    dim %= ndim
     size = buffer.shape[dim] if buffer.shape else 1
     p = checked(ids.value, size, f"RuntimeError: index out of bounds for dimension {dim} with size {size}")
     if isinstance(value, Ref):
-        v = remap(value, ids.shape, {d: axis(ids.shape, d) for d in range(n)}).value
+        v = remap(value, ids.shape, {d: axis(ids.shape, d) for d in range(ndim)}).value
     else:
         v = operand(value, buffer.dtype)
-    store_at(lo, buffer, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(n)], mode)
+    store_at(lo, buffer, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(ndim)], mode)
 
 
 def _written(lo: Lowering, write: Callable, x: Ref, dim: int, ids: Ref, source: Any, mode: str) -> Ref:
     """A copy of x over which `write` writes, as `_along` and `_slices` do."""
     may_write(lo, mode, x.dtype)
-    b = start(lo, x)
-    write(lo, b, dim, ids, source, mode)
-    return ref_of_buffer(b)
+    buffer = start(lo, x)
+    write(lo, buffer, dim, ids, source, mode)
+    return ref_of_buffer(buffer)
 
 
 @rule("aten.scatter.src", "aten.scatter.value", "aten.scatter.reduce", "aten.scatter.value_reduce")
@@ -184,11 +184,11 @@ def _reduced(
         return _mean(lo, x, include_self, write, source)
     mode = MODES[reduce]
     may_write(lo, mode, x.dtype)
-    b = start(lo, x)
+    buffer = start(lo, x)
     if not include_self:
-        write(b, identity(mode, b.dtype), "set")
-    write(b, source, mode)
-    return ref_of_buffer(b)
+        write(buffer, identity(mode, buffer.dtype), "set")
+    write(buffer, source, mode)
+    return ref_of_buffer(buffer)
 
 
 def _mean(lo: Lowering, x: Ref, include_self: bool, write: Callable[[Buffer, Any, str], Any], source: Ref) -> Ref:
@@ -229,55 +229,55 @@ def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values
     dims = [d for d, _ in used]
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     first = dims[0] if adjacent else 0  # where the dimensions of the index tensors go
-    kept = [d for d in range(x.ndim) if d not in dims]
+    kept = [dim for dim in range(x.ndim) if dim not in dims]
     common = _broadcast([i.shape for _, i in used], width)
     shape = (*(x.shape[d] for d in kept[:first]), *common, *(x.shape[d] for d in kept[first:]))
-    n = len(shape)
-    tail = n - first - width  # dimensions to the right of the index's
-    b = start(lo, x)
+    ndim = len(shape)
+    tail = ndim - first - width  # dimensions to the right of the index's
+    buffer = start(lo, x)
     at: list[Any] = [None] * x.ndim
     for k, d in enumerate(kept):
         at[d] = axis(shape, k if k < first else k + width)
     for d, i in used:
-        v = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)}).value
+        value = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)}).value
         at[d] = checked(
-            v, x.shape[d], f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}", True
+            value, x.shape[d], f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}", True
         )
-    if values.ndim > n or any(
+    if values.ndim > ndim or any(
         not is_one(size) and not same(size, s) for size, s in zip(reversed(values.shape), reversed(shape))
     ):
         raise NoRule("the shape of the values differs from the shape they are written to")
-    return store_at(lo, b, shape, values.value, at, "add" if accumulate else "set")
+    return store_at(lo, buffer, shape, values.value, at, "add" if accumulate else "set")
 
 
 def _broadcast(shapes: Sequence[Sequence[Any]], width: int) -> tuple:
     out: list[Any] = [1] * width
     for shape in shapes:
-        for k, x in enumerate(reversed(shape), 1):
-            if not is_one(x):
-                if not is_one(out[-k]) and not same(out[-k], x):
+        for k, size in enumerate(reversed(shape), 1):
+            if not is_one(size):
+                if not is_one(out[-k]) and not same(out[-k], size):
                     raise NoRule("index tensors whose sizes are not known to be equal")
-                out[-k] = x
+                out[-k] = size
     return tuple(out)
 
 
 @rule("aten.put.default")
 def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate: bool = False) -> Ref:
     may_write(lo, "add" if accumulate else "set", x.dtype)
-    b = start(lo, x)
+    buffer = start(lo, x)
     if not same(numel(ids.shape), numel(source.shape)):
         raise NoRule("the number of values differs from the number of elements they are written to")
     source = reshape(source, ids.shape)
     total: Any = 1
-    for size in b.shape:
+    for size in buffer.shape:
         total = size * total
     p = checked(
         ids.value, total, f"IndexError: out of range: tried to access an index on a tensor of {total} elements.", True
     )
     mode = "add" if accumulate else "set"
-    if all(map(same, b.stride, contiguous_strides(b.shape))):
-        return store_at(lo, b, ids.shape, source.value, [p], mode, (1,))
-    return store_at(lo, b, ids.shape, source.value, _places(p, b.shape), mode)
+    if all(map(same, buffer.stride, contiguous_strides(buffer.shape))):
+        return store_at(lo, buffer, ids.shape, source.value, [p], mode, (1,))
+    return store_at(lo, buffer, ids.shape, source.value, _places(p, buffer.shape), mode)
 
 
 def _places(p: Value, shape: Sequence[Any]) -> list[Value]:
@@ -294,17 +294,17 @@ def _places(p: Value, shape: Sequence[Any]) -> list[Value]:
 def diagonal_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ref:
     dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
     no_shared_memory(lo)
-    b = start(lo, x)
+    buffer = start(lo, x)
     shape = src.shape
-    rest = [d for d in range(x.ndim) if d not in (dim1, dim2)]
+    rest = [dim for dim in range(x.ndim) if dim not in (dim1, dim2)]
     at: list[Any] = [None] * x.ndim
     for k, d in enumerate(rest):
         at[d] = axis(shape, k)
     along = axis(shape, len(shape) - 1)
     at[dim1], at[dim2] = along + max(0, -offset), along + max(0, offset)
     if is_empty(shape):
-        return ref_of_buffer(b)
-    return _store_strided(lo, b, shape, cast(src.value, x.dtype), at, b.stride)
+        return ref_of_buffer(buffer)
+    return _store_strided(lo, buffer, shape, cast(src.value, x.dtype), at, buffer.stride)
 
 
 @rule("aten.as_strided_scatter.default")
@@ -313,15 +313,15 @@ def as_strided_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, size: Any, str
     if not disjoint(shape, stride):
         raise NoRule("positions that may coincide")
     no_shared_memory(lo)
-    b = start(lo, x)
+    buffer = start(lo, x)
     if is_empty(shape):
-        return ref_of_buffer(b)
+        return ref_of_buffer(buffer)
     return _store_strided(
         lo,
-        b,
+        buffer,
         shape,
         src.value,
-        [*(axis(shape, d) for d in range(len(shape))), as_expr(0 if offset is None else offset)],
+        [*(axis(shape, dim) for dim in range(len(shape))), as_expr(0 if offset is None else offset)],
         [*stride, 1],
     )
 
@@ -333,7 +333,7 @@ def _store_strided(
     e = as_expr(0)
     for p, st in zip(at, strides):
         e = e + p * st
-    axes = tuple(Axis(dim_symbol(len(shape), d), size) for d, size in enumerate(shape) if not is_one(size))
+    axes = tuple(Axis(dim_symbol(len(shape), dim), size) for dim, size in enumerate(shape) if not is_one(size))
     lo.steps.append(
         LoopNest(buffer, axes, e, put(cast(value, buffer.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines())
     )
@@ -355,16 +355,16 @@ def _into_planes(lo: Lowering, x: Ref, ids: Ref, size: Sequence[Any], mode: str)
     """The elements of x in planes of zeros, each at the row-major position that `ids` has for it."""
     may_write(lo, mode, x.dtype)
     k = len(size)
-    b = start(lo, const(0, x.dtype))
+    buffer = start(lo, const(0, x.dtype))
     volume: Any = 1
     for s in size:
         volume = s * volume
     p = checked(ids.value, volume, "RuntimeError: Found an invalid max index")
     planes = x.ndim - k
     at: list[Any] = [axis(x.shape, d) for d in range(planes)]
-    if all(map(same, b.stride, contiguous_strides(b.shape))):
-        return store_at(lo, b, x.shape, x.value, [*at, p], mode, (*b.stride[:planes], 1))
-    return store_at(lo, b, x.shape, x.value, [*at, *_places(p, size)], mode)
+    if all(map(same, buffer.stride, contiguous_strides(buffer.shape))):
+        return store_at(lo, buffer, x.shape, x.value, [*at, p], mode, (*buffer.stride[:planes], 1))
+    return store_at(lo, buffer, x.shape, x.value, [*at, *_places(p, size)], mode)
 
 
 @rule("aten.embedding_dense_backward.default")
@@ -374,14 +374,14 @@ def embedding_dense_backward(
     may_write(lo, "add", grad.dtype)
     if by_frequency or not isinstance(padding, int):
         raise NoRule("gradients scaled by how often a row is used")
-    b = start(lo, const(0, grad.dtype))
-    n = grad.ndim
-    at = remap(ids, ids.shape + (1,), {d: dim_symbol(n, d) for d in range(ids.ndim)}).value
+    buffer = start(lo, const(0, grad.dtype))
+    ndim = grad.ndim
+    at = remap(ids, ids.shape + (1,), {dim: dim_symbol(ndim, dim) for dim in range(ids.ndim)}).value
     p = checked(at, rows, "IndexError: index out of range in self")
     v = grad.value
     if padding >= 0:
         v = prim("where", prim("eq", cast(at, torch.int64), const(padding, torch.int64)), const(0, v.dtype), v)
-    return store_at(lo, b, grad.shape, v, [p, axis(grad.shape, n - 1)], "add")
+    return store_at(lo, buffer, grad.shape, v, [p, axis(grad.shape, ndim - 1)], "add")
 
 
 # ---- whole slices at positions of one dimension
@@ -416,11 +416,11 @@ def index_copy(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref)
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
     may_write(lo, "set", x.dtype)
-    b = start(lo, x)
-    ids, shape = _lifted(ids), list(b.shape) or [1]
+    buffer = start(lo, x)
+    ids, shape = _lifted(ids), list(buffer.shape) or [1]
     wrapped = from_the_end(cast(_lifted(ids).value, torch.int64), extent(shape[dim % len(shape)]))
-    _slices(lo, b, dim, Ref(ids.shape, torch.int64, wrapped), value, "set")
-    return ref_of_buffer(b)
+    _slices(lo, buffer, dim, Ref(ids.shape, torch.int64, wrapped), value, "set")
+    return ref_of_buffer(buffer)
 
 
 @rule("aten.index_reduce.default")

@@ -61,23 +61,23 @@ def _erfinv(x: Value) -> Value:
     """In float32, by M. Giles' polynomials in w = -log(1 - x * x), one for the centre and one for the tails: whole
     vectors at a time.
     """
-    d = x.dtype
-    one = const(1.0, d)
+    dtype = x.dtype
+    one = const(1.0, dtype)
     w = prim("neg", prim("log", prim("mul", prim("sub", one, x), prim("add", one, x))))
 
     def horner(value: Value, coefficients: tuple[float, ...]) -> Value:
-        p = const(coefficients[0], d)
+        p = const(coefficients[0], dtype)
         for coefficient in coefficients[1:]:
-            p = prim("add", const(coefficient, d), prim("mul", p, value))
+            p = prim("add", const(coefficient, dtype), prim("mul", p, value))
         return p
 
     centre, tails = (
-        horner(prim("sub", w, const(2.5, d)), _CENTRE),
-        horner(prim("sub", prim("sqrt", w), const(3.0, d)), _TAILS),
+        horner(prim("sub", w, const(2.5, dtype)), _CENTRE),
+        horner(prim("sub", prim("sqrt", w), const(3.0, dtype)), _TAILS),
     )
-    p = prim("where", prim("lt", w, const(5.0, d)), centre, tails)
+    p = prim("where", prim("lt", w, const(5.0, dtype)), centre, tails)
     edge = prim("eq", prim("abs", x), one)
-    return prim("mul", prim("where", edge, const(math.inf, d), p), x)
+    return prim("mul", prim("where", edge, const(math.inf, dtype), p), x)
 
 
 _OVERLOADS = {1: ("default",), 2: ("default", "self_scalar", "other_scalar", "x_scalar", "n_scalar")}

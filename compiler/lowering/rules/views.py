@@ -40,8 +40,8 @@ def permute(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
 
 
 def _permute(x: Ref, dims: list[int]) -> Ref:
-    n = x.ndim
-    return remap(x, tuple(x.shape[dim] for dim in dims), {dim: dim_symbol(n, k) for k, dim in enumerate(dims)})
+    ndim = x.ndim
+    return remap(x, tuple(x.shape[dim] for dim in dims), {dim: dim_symbol(ndim, k) for k, dim in enumerate(dims)})
 
 
 @view_rule("aten.unsqueeze.default")
@@ -57,7 +57,7 @@ def unsqueeze(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
 def squeeze(lo: Lowering, node: Any, x: Ref, dims: Any = None) -> Ref:
     chosen = range(x.ndim) if dims is None else ([dims] if isinstance(dims, int) else dims)
     gone = {d % x.ndim for d in chosen} if x.ndim else set()
-    kept = [d for d in range(x.ndim) if d not in gone or not is_one(x.shape[d])]
+    kept = [dim for dim in range(x.ndim) if dim not in gone or not is_one(x.shape[dim])]
     return remap(x, tuple(x.shape[d] for d in kept), {d: dim_symbol(len(kept), k) for k, d in enumerate(kept)})
 
 
@@ -120,12 +120,12 @@ def unbind(lo: Lowering, node: Any, x: Ref, dim: int = 0) -> tuple:
 
 @view_rule("aten.diagonal.default")
 def diagonal(lo: Lowering, node: Any, x: Ref, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ref:
-    n = x.ndim
-    d1, d2 = dim1 % n, dim2 % n
+    ndim = x.ndim
+    d1, d2 = dim1 % ndim, dim2 % ndim
     shape = lo.out_shape()
-    kept = [d for d in range(n) if d not in (d1, d2)]
-    m: dict[int, Any] = {d: dim_symbol(n - 1, k) for k, d in enumerate(kept)}
-    k = as_expr(0) if is_one(shape[-1]) else dim_symbol(n - 1, n - 2)
+    kept = [dim for dim in range(ndim) if dim not in (d1, d2)]
+    m: dict[int, Any] = {d: dim_symbol(ndim - 1, k) for k, d in enumerate(kept)}
+    k = as_expr(0) if is_one(shape[-1]) else dim_symbol(ndim - 1, ndim - 2)
     m[d1], m[d2] = k + max(-offset, 0), k + max(offset, 0)
     return remap(x, shape, m)
 
@@ -158,8 +158,8 @@ def as_strided(lo: Lowering, node: Any, x: Ref, size: Any, stride: Any, offset: 
 # ---- elements moved by index arithmetic: new tensors in eager, index maps here
 @rule("aten.flip.default")
 def flip(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
-    n = x.ndim
-    m = {dim % n: as_expr(x.shape[dim]) - 1 - dim_symbol(n, dim % n) for dim in dims}
+    ndim = x.ndim
+    m = {dim % ndim: as_expr(x.shape[dim]) - 1 - dim_symbol(ndim, dim % ndim) for dim in dims}
     return lo.pointwise(remap(x, x.shape, m).value)
 
 
@@ -168,8 +168,8 @@ def no_shared_memory(lo: Lowering) -> None:
     """Eager keeps strides under which elements share memory (a window's), and the part is written over all that lie
     there: its kernel does.
     """
-    m = lo.meta()
-    if coincide(shape_of(m.shape), strides_of(m)):
+    meta = lo.meta()
+    if coincide(shape_of(meta.shape), strides_of(meta)):
         raise NoRule("elements that share memory")
 
 
@@ -198,10 +198,10 @@ def slice_scatter(
 
 @rule("aten.select_scatter.default")
 def select_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int, i: Any) -> Ref:
-    n = x.ndim
-    dim %= n
+    ndim = x.ndim
+    dim %= ndim
     no_shared_memory(lo)
-    kept = [d for d in range(n) if d != dim]
-    s = remap(src, x.shape, {k: dim_symbol(n, d) for k, d in enumerate(kept)})
+    kept = [d for d in range(ndim) if d != dim]
+    s = remap(src, x.shape, {k: dim_symbol(ndim, d) for k, d in enumerate(kept)})
     cond = prim("eq", index(axis(x.shape, dim)), index(as_expr(_wrap(i, x.shape[dim]))))
     return lo.pointwise(prim("where", cond, s.value, x.value))

@@ -34,11 +34,11 @@ def element_at(
     """x[j..., at...] for the `lead` leading dimensions of `shape` and positions in the others; `fill` where not
     `inside`.
     """
-    n = len(shape)
-    m = {d: as_expr(0) if is_one(shape[d]) else dim_symbol(n, d) for d in range(lead)}
+    ndim = len(shape)
+    m = {d: as_expr(0) if is_one(shape[d]) else dim_symbol(ndim, d) for d in range(lead)}
     m.update({lead + k: as_expr(p) for k, p in enumerate(at)})
-    v = remap(x, shape, m).value
-    return v if inside is None else prim("masked", inside, v, const(fill, v.dtype))
+    value = remap(x, shape, m).value
+    return value if inside is None else prim("masked", inside, value, const(fill, value.dtype))
 
 
 def within(expr: Expr, size: Any, least: Any, greatest: Any) -> Condition:
@@ -136,7 +136,7 @@ def _sum_over(lo: Lowering, shape: tuple, kernel: Sequence[int], firsts: Sequenc
 
 def shifted(es: Sequence[Expr], shape: Sequence[Any], over: Sequence[Any]) -> list[Expr]:
     """Expressions over the axes of `shape` as ones over `over`, which has further dimensions at its end."""
-    m = {f"j{len(shape) - 1 - d}": dim_symbol(len(over), d) for d in range(len(shape)) if not is_one(shape[d])}
+    m = {f"j{len(shape) - 1 - dim}": dim_symbol(len(over), dim) for dim in range(len(shape)) if not is_one(shape[dim])}
     return [e.subs(m) if m else e for e in es]
 
 
@@ -160,12 +160,12 @@ def reduce_over(
 @rule("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
 def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> Ref:
     shape = lo.out_shape()
-    n = len(size)
-    lead = len(shape) - n
+    ndim = len(size)
+    lead = len(shape) - ndim
     if not x.dtype.is_floating_point:
         raise NoRule("averages of integers")
     up = compute_dtype(x.dtype)
-    windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(n)]
+    windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(ndim)]
     kernel = [window[1] for window in windows]
 
     def term(offsets: Sequence[Any], over: Sequence[Any], here: Sequence[Expr]) -> Value:
@@ -211,11 +211,11 @@ def _window(size: Any, out: Any, expr: Expr) -> tuple[Expr, Any, Expr]:
 @rule("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
 def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> tuple[Ref, Ref]:
     shape = lo.out_shape(k=0)
-    n = len(size)
-    lead = len(shape) - n
+    ndim = len(size)
+    lead = len(shape) - ndim
     if not x.dtype.is_floating_point:
         raise NoRule("maxima of integers")
-    windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(n)]
+    windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(ndim)]
     kernel, firsts = [window[1] for window in windows], [window[0] for window in windows]
 
     def value(offsets: Sequence[Any], over: Sequence[Any]) -> Value:
@@ -234,13 +234,13 @@ def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> t
     inner: Any = 1
     for k in kernel[1:]:
         inner = k * inner
-    for k in range(n):  # from the position in the window to the one in the plane
+    for k in range(ndim):  # from the position in the window to the one in the plane
         step = index(as_expr(inner))
         here = at if is_one(inner) else prim("div_trunc", at, step)
         at = const(0, i64) if is_one(inner) else prim("sub", at, prim("mul", here, step))
         p = prim("add", here, index(firsts[k]))
         flat = p if flat is None else prim("add", prim("mul", flat, index(as_expr(x.shape[lead + k]))), p)
-        if k + 1 < n:
+        if k + 1 < ndim:
             inner = (
                 inner // kernel[k + 1]
                 if isinstance(inner, int) and isinstance(kernel[k + 1], int)

@@ -28,7 +28,7 @@ LEAST_ROWS = 16  # fewer are not a matter of the tensor cores
 
 
 def merge_products(aten_graph: AtenGraph) -> None:
-    if any(n.name.startswith("tangent_") for n in aten_graph.placeholders):
+    if any(placeholder.name.startswith("tangent_") for placeholder in aten_graph.placeholders):
         return  # (a backward pass reads the weights one by one as well)
     together: dict[tuple, list[Node]] = {}
     results = set(aten_graph.results)  # (each is a tensor of its own)

@@ -31,63 +31,65 @@ _TAKES_ITERABLE = tuple(
 )
 
 
-def inside_method(m: Machine, call: NativeCall) -> Any:
+def inside_method(machine: Machine, call: NativeCall) -> Any:
     """A method of a container made inside, or of an immutable value."""
-    if (late := _late_text(m, call)) is not None:
+    if (late := _late_text(machine, call)) is not None:
         return late
-    call = _with_settled_key(m, call)
-    answer = _ANSWERS.find(m, call)
+    call = _with_settled_key(machine, call)
+    answer = _ANSWERS.find(machine, call)
     if answer is not None:
-        return answer.do(m, call)
-    preparation = _PREPARATIONS.find(m, call)
+        return answer.do(machine, call)
+    preparation = _PREPARATIONS.find(machine, call)
     if preparation is not None:
-        call = preparation.do(m, call)
-    call = _with_plain_numbers(m, call)
-    return m.native(bound(call.fn, call.owner), *call.args, **call.kwargs)
+        call = preparation.do(machine, call)
+    call = _with_plain_numbers(machine, call)
+    return machine.native(bound(call.fn, call.owner), *call.args, **call.kwargs)
 
 
-def _late_text(m: Machine, call: NativeCall) -> Any:
+def _late_text(machine: Machine, call: NativeCall) -> Any:
     """The text of str.format and str.join, where it holds numbers that vary; None where it holds none."""
     if call.name not in ("format", "join") or type(call.owner) is not str:
         return None
-    return made_late(m, getattr(str, call.name), (call.owner, *call.args), call.kwargs)
+    return made_late(machine, getattr(str, call.name), (call.owner, *call.args), call.kwargs)
 
 
-def _with_settled_key(m: Machine, call: NativeCall) -> NativeCall:
+def _with_settled_key(machine: Machine, call: NativeCall) -> NativeCall:
     """The first argument of a method that looks for a key is hashed: it is known as what it is now."""
     if call.args and call.name in _TAKES_KEY and isinstance(call.owner, (dict, *_SETS)):
         args = [hashed(call.args[0]), *call.args[1:]]
-        settle_keys(m, args[:1], call.owner)
+        settle_keys(machine, args[:1], call.owner)
         return call._replace(args=args)
     return call
 
 
 # --- methods that are done here
-def _has_arguments(m: Machine, call: NativeCall) -> bool:
+def _has_arguments(machine: Machine, call: NativeCall) -> bool:
     return bool(call.args)
 
 
-def _get(m: Machine, call: NativeCall) -> Any:
+def _get(machine: Machine, call: NativeCall) -> Any:
     """dict.get(key, default)"""
     owner, args = call.owner, call.args
-    return owner[args[0]] if m.native(lambda: args[0] in owner) else (args[1] if len(args) > 1 else None)
+    return owner[args[0]] if machine.native(lambda: args[0] in owner) else (args[1] if len(args) > 1 else None)
 
 
-def _sort(m: Machine, call: NativeCall) -> None:
+def _sort(machine: Machine, call: NativeCall) -> None:
     """list.sort(), which calls back for comparisons and keys."""
-    call.owner[:] = FUNCTIONS[sorted](m, call.owner, **call.kwargs)
+    call.owner[:] = FUNCTIONS[sorted](machine, call.owner, **call.kwargs)
 
 
-def _search(m: Machine, call: NativeCall) -> Any:
+def _search(machine: Machine, call: NativeCall) -> Any:
     """An element is looked for by ==, which the program may define."""
-    return search(m, call.owner, call.name, call.args)
+    return search(machine, call.owner, call.name, call.args)
 
 
-def _format(m: Machine, call: NativeCall) -> Any:
+def _format(machine: Machine, call: NativeCall) -> Any:
     """str.format(...)"""
     args, kwargs = call.args, call.kwargs
-    return m.native(
-        bound(call.fn, call.owner), *[spelled(m, a) for a in args], **{k: spelled(m, v) for k, v in kwargs.items()}
+    return machine.native(
+        bound(call.fn, call.owner),
+        *[spelled(machine, arg) for arg in args],
+        **{name: spelled(machine, value) for name, value in kwargs.items()},
     )
 
 
@@ -100,48 +102,50 @@ _ANSWERS = Cases(
 
 
 # --- arguments made ready, of the rest
-def _as_pairs(m: Machine, call: NativeCall) -> NativeCall:
+def _as_pairs(machine: Machine, call: NativeCall) -> NativeCall:
     """A mapping, or pairs of keys and values."""
-    value = m.plain(call.args[0] if call.args else {})
+    value = machine.plain(call.args[0] if call.args else {})
     if not isinstance(value, dict):
         if hasattr(type(value), "keys"):
-            value = as_mapping(m, value)
+            value = as_mapping(machine, value)
         else:
-            value = [tuple(m.iterate(pair)) for pair in m.iterate(value)]
-            settle_keys(m, [pair[0] for pair in value if pair], call.owner)
+            value = [tuple(machine.iterate(pair)) for pair in machine.iterate(value)]
+            settle_keys(machine, [pair[0] for pair in value if pair], call.owner)
     return call._replace(args=[value])
 
 
-def _as_they_are(m: Machine, call: NativeCall) -> NativeCall:
+def _as_they_are(machine: Machine, call: NativeCall) -> NativeCall:
     return call
 
 
-def _iterables(m: Machine, call: NativeCall) -> NativeCall:
+def _iterables(machine: Machine, call: NativeCall) -> NativeCall:
     """Iterables, gone through by the interpreter."""
-    args = [items(m, a) if not isinstance(a, _SETS) else m.plain(a) for a in call.args]
+    args = [items(machine, a) if not isinstance(a, _SETS) else machine.plain(a) for a in call.args]
     if isinstance(call.owner, _SETS):
-        for a in args:
-            settle_keys(m, a, call.owner)
+        for arg in args:
+            settle_keys(machine, arg, call.owner)
     return call._replace(args=args)
 
 
-def _lists(m: Machine, call: NativeCall) -> NativeCall:
+def _lists(machine: Machine, call: NativeCall) -> NativeCall:
     """What a container's __init__ is given."""
-    return call._replace(args=[list(m.iterate(a)) for a in call.args])
+    return call._replace(args=[list(machine.iterate(arg)) for arg in call.args])
 
 
-def _plain_values(m: Machine, call: NativeCall) -> NativeCall:
+def _plain_values(machine: Machine, call: NativeCall) -> NativeCall:
     """Values that native code compares."""
-    return call._replace(args=[m.deep_plain(a) for a in call.args])
+    return call._replace(args=[machine.deep_plain(arg) for arg in call.args])
 
 
-def _callbacks(m: Machine, call: NativeCall) -> NativeCall:
+def _callbacks(machine: Machine, call: NativeCall) -> NativeCall:
     """Values, and functions of the program that native code calls: re.sub(function, ...)."""
 
     def ready(a: Any) -> Any:
-        return m.callback(a) if callable(a) and type(a) not in ATOMS else m.deep_plain(a)
+        return machine.callback(a) if callable(a) and type(a) not in ATOMS else machine.deep_plain(a)
 
-    return call._replace(args=list(map(ready, call.args)), kwargs={k: ready(v) for k, v in call.kwargs.items()})
+    return call._replace(
+        args=list(map(ready, call.args)), kwargs={name: ready(value) for name, value in call.kwargs.items()}
+    )
 
 
 # A dict's own methods come before those of the same name of other containers.
@@ -155,15 +159,17 @@ _PREPARATIONS = Cases(
 )
 
 
-def _with_plain_numbers(m: Machine, call: NativeCall) -> NativeCall:
+def _with_plain_numbers(machine: Machine, call: NativeCall) -> NativeCall:
     """Numbers that vary, and objects with __index__, as native code takes them: as indices, else as numbers."""
     fn, owner, name, args, kwargs = call
     if isinstance(owner, (str, bytes)) or name in ("insert", "pop", "rotate") and not isinstance(owner, (dict, set)):
         indices = 1 if name == "insert" else len(args)  # what is inserted stays
-        args = [as_index(m, a) for a in args[:indices]] + args[indices:]
+        args = [as_index(machine, arg) for arg in args[:indices]] + args[indices:]
     elif isinstance(owner, slice):
-        owner, args = as_key(m, owner), [as_index(m, a) for a in args]
+        owner, args = as_key(machine, owner), [as_index(machine, arg) for arg in args]
         fn = getattr(owner, name)
-    if any(isinstance(a, torch.SymInt) for a in args) and not isinstance(owner, (list, dict, set, collections.deque)):
-        args = [int(a) if isinstance(a, torch.SymInt) else a for a in args]
+    if any(isinstance(arg, torch.SymInt) for arg in args) and not isinstance(
+        owner, (list, dict, set, collections.deque)
+    ):
+        args = [int(arg) if isinstance(arg, torch.SymInt) else arg for arg in args]
     return NativeCall(fn, owner, name, args, kwargs)

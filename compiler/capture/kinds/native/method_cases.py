@@ -39,14 +39,14 @@ class Cases:
         self.cases = cases
         self._named: dict[str, tuple[Case, ...]] = {}
 
-    def find(self, m: Machine, call: NativeCall) -> Case | None:
+    def find(self, machine: Machine, call: NativeCall) -> Case | None:
         """The first case that fits."""
         name, owner = call.name, call.owner
         cases = self._named.get(name)
         if cases is None:
             cases = self._named[name] = tuple(c for c in self.cases if not c.names or name in c.names)
         for case in cases:
-            if isinstance(owner, case.kinds) and (case.when is None or case.when(m, call)):
+            if isinstance(owner, case.kinds) and (case.when is None or case.when(machine, call)):
                 return case
         return None
 

@@ -95,18 +95,18 @@ _HOLDING = frozenset(
 )
 
 
-def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
+def call_native_method(machine: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
     """A method that a C class defines, on `owner`."""
-    if m.late_texts:
+    if machine.late_texts:
         owner = settled(owner)
         args, kwargs = settled_arguments(fn, owner, args, kwargs)
-    _rely_on_method(m, fn, owner)
+    _rely_on_method(machine, fn, owner)
     call = NativeCall(fn, owner, fn.__name__, args, kwargs)
-    case = _CASES.find(m, call)
+    case = _CASES.find(machine, call)
     if case is None:
         method = f"{type(owner).__name__}.{call.name}"
         raise Break("c_call", f"the native method {method} is called, which capture knows nothing about")
-    return case.do(m, call)
+    return case.do(machine, call)
 
 
 def settled_arguments(fn: Any, owner: Any, args: list, kwargs: dict) -> tuple[list, dict]:
@@ -115,49 +115,49 @@ def settled_arguments(fn: Any, owner: Any, args: list, kwargs: dict) -> tuple[li
     """
     if isinstance(owner, (list, dict, collections.deque, str)) and getattr(fn, "__name__", "") in _HOLDING:
         return args, kwargs
-    return [settled(a) for a in args], {k: settled(v) for k, v in kwargs.items()}
+    return [settled(arg) for arg in args], {name: settled(value) for name, value in kwargs.items()}
 
 
-def _rely_on_method(m: Machine, fn: Any, owner: Any) -> None:
+def _rely_on_method(machine: Machine, fn: Any, owner: Any) -> None:
     """A bound method from outside: its owner must be a constant, or be known by itself."""
-    source, t = m.world.source_of(fn), type(owner)
-    if source is not None and t in ATOMS and source.root.kind != "local":
-        m.world.guard(source, "ID", fn, "a bound method from outside")
-    elif source is not None and not m.world.is_outside(owner):
+    source, cls = machine.world.source_of(fn), type(owner)
+    if source is not None and cls in ATOMS and source.root.kind != "local":
+        machine.world.guard(source, "ID", fn, "a bound method from outside")
+    elif source is not None and not machine.world.is_outside(owner):
         raise Break(
             "unknown_object",
-            f"a bound method {t.__name__}.{fn.__name__} that came from outside is called",
-            f"pass the {t.__name__} itself",
+            f"a bound method {cls.__name__}.{fn.__name__} that came from outside is called",
+            f"pass the {cls.__name__} itself",
         )
 
 
 # --- containers from outside
-def _is_outside_container(m: Machine, call: NativeCall) -> bool:
+def _is_outside_container(machine: Machine, call: NativeCall) -> bool:
     """Whether it is a builtin container from outside, whose methods go by way of its guards and its shadow."""
     owner = call.owner
     return (
-        m.world.is_outside(owner)
+        machine.world.is_outside(owner)
         and base_of(owner) is not None
         and not isinstance(owner, torch.Size)
         and call.name not in ("__setattr__", "__getattribute__", "__init__")
     )
 
 
-def _on_outside_container(m: Machine, call: NativeCall) -> Any:
-    return containers.call_method(m, call.owner, call.name, call.args, call.kwargs)
+def _on_outside_container(machine: Machine, call: NativeCall) -> Any:
+    return containers.call_method(machine, call.owner, call.name, call.args, call.kwargs)
 
 
-def _is_class_dict(m: Machine, call: NativeCall) -> bool:
+def _is_class_dict(machine: Machine, call: NativeCall) -> bool:
     """Whether it is the `__dict__` of a class, as objects/class_attributes.py gave it."""
-    return id(call.owner) in m.world.class_dicts
+    return id(call.owner) in machine.world.class_dicts
 
 
-def _on_class_dict(m: Machine, call: NativeCall) -> Any:
+def _on_class_dict(machine: Machine, call: NativeCall) -> Any:
     """Looking for one name, which is relied on."""
     _, owner, name, args, kwargs = call
     if name not in ("get", "__getitem__", "__contains__") or kwargs or not 1 <= len(args) <= 2:
-        containers.refuse_class_dict(m, owner)
-    found = in_class_dict(m, owner, args[0])
+        containers.refuse_class_dict(machine, owner)
+    found = in_class_dict(machine, owner, args[0])
     if name == "__contains__":
         return found is not MISSING
     if found is MISSING and name == "__getitem__":
@@ -166,164 +166,164 @@ def _on_class_dict(m: Machine, call: NativeCall) -> Any:
 
 
 # --- what every object has
-def _set_attribute(m: Machine, call: NativeCall) -> None:
-    attributes.generic_set(m, call.owner, *call.args)
+def _set_attribute(machine: Machine, call: NativeCall) -> None:
+    attributes.generic_set(machine, call.owner, *call.args)
 
 
-def _get_attribute(m: Machine, call: NativeCall) -> Any:
-    return attributes.generic_attribute(m, call.owner, *call.args)
+def _get_attribute(machine: Machine, call: NativeCall) -> Any:
+    return attributes.generic_attribute(machine, call.owner, *call.args)
 
 
-def _delete_attribute(m: Machine, call: NativeCall) -> None:
-    attributes.generic_delete(m, call.owner, *call.args)
+def _delete_attribute(machine: Machine, call: NativeCall) -> None:
+    attributes.generic_delete(machine, call.owner, *call.args)
 
 
-def _is_init_of_object(m: Machine, call: NativeCall) -> bool:
+def _is_init_of_object(machine: Machine, call: NativeCall) -> bool:
     return getattr(call.fn, "__objclass__", None) is object
 
 
-def _nothing(m: Machine, call: NativeCall) -> None:
+def _nothing(machine: Machine, call: NativeCall) -> None:
     """object.__init__ does nothing, for those that give it nothing."""
-    cls = m.world.type_of(call.owner)
+    cls = machine.world.type_of(call.owner)
     own = cls.__init__ is not object.__init__  # type: ignore[misc]
     if (call.args or call.kwargs) and (own or cls.__new__ is object.__new__):
         name = "object" if own else cls.__name__
         raise Raised(TypeError(f"{name}.__init__() takes exactly one argument (the instance to initialize)"))
 
 
-def _compares_identity(m: Machine, call: NativeCall) -> bool:
+def _compares_identity(machine: Machine, call: NativeCall) -> bool:
     """Whether the class compares as object does."""
     return getattr(type(call.owner), call.name) is getattr(object, call.name)
 
 
-def _compare_identity(m: Machine, call: NativeCall) -> Any:
+def _compare_identity(machine: Machine, call: NativeCall) -> Any:
     if call.owner is not call.args[0]:
         return NotImplemented
     return call.name == "__eq__"
 
 
-def _hashes_identity(m: Machine, call: NativeCall) -> bool:
+def _hashes_identity(machine: Machine, call: NativeCall) -> bool:
     return type(call.owner).__hash__ is object.__hash__
 
 
 # --- classes
-def _construct(m: Machine, call: NativeCall) -> Any:
-    return construct(m, call.owner, call.args, call.kwargs)
+def _construct(machine: Machine, call: NativeCall) -> Any:
+    return construct(machine, call.owner, call.args, call.kwargs)
 
 
-def _is_instance(m: Machine, call: NativeCall) -> bool:
-    return m.world.is_instance(call.args[0], call.owner)
+def _is_instance(machine: Machine, call: NativeCall) -> bool:
+    return machine.world.is_instance(call.args[0], call.owner)
 
 
-def _is_subclass(m: Machine, call: NativeCall) -> bool:
+def _is_subclass(machine: Machine, call: NativeCall) -> bool:
     return issubclass(call.args[0], call.owner)
 
 
-def _subclasses(m: Machine, call: NativeCall) -> Any:
-    return subclasses(m, call.owner)
+def _subclasses(machine: Machine, call: NativeCall) -> Any:
+    return subclasses(machine, call.owner)
 
 
-def _or_of_types(m: Machine, call: NativeCall) -> Any:
-    return m.native(operator.or_, call.owner, call.args[0])
+def _or_of_types(machine: Machine, call: NativeCall) -> Any:
+    return machine.native(operator.or_, call.owner, call.args[0])
 
 
 # --- computed now
-def _by_name(m: Machine, call: NativeCall) -> Any:
+def _by_name(machine: Machine, call: NativeCall) -> Any:
     """The owner's method of that name, with positional arguments."""
-    return m.native(getattr(call.owner, call.name), *call.args)
+    return machine.native(getattr(call.owner, call.name), *call.args)
 
 
-def _on_number(m: Machine, call: NativeCall) -> Any:
+def _on_number(machine: Machine, call: NativeCall) -> Any:
     """A method of a number that varies."""
-    return native_operation(m, functools.partial(bound(call.fn, call.owner), **call.kwargs), *call.args)
+    return native_operation(machine, functools.partial(bound(call.fn, call.owner), **call.kwargs), *call.args)
 
 
-def _on_generator(m: Machine, call: NativeCall) -> Any:
-    return m.native(getattr(call.owner, call.name), *call.args, **call.kwargs)
+def _on_generator(machine: Machine, call: NativeCall) -> Any:
+    return machine.native(getattr(call.owner, call.name), *call.args, **call.kwargs)
 
 
-def _is_plain_property(m: Machine, call: NativeCall) -> bool:
+def _is_plain_property(machine: Machine, call: NativeCall) -> bool:
     return type(call.owner) is property
 
 
-def _change_property(m: Machine, call: NativeCall) -> Any:
+def _change_property(machine: Machine, call: NativeCall) -> Any:
     """property.setter(fn) and the like, which make a new property."""
-    return m.native(bound(call.fn, call.owner), *call.args)
+    return machine.native(bound(call.fn, call.owner), *call.args)
 
 
-def _enter_device(m: Machine, call: NativeCall) -> Any:
-    return m.devices.enter(call.owner)
+def _enter_device(machine: Machine, call: NativeCall) -> Any:
+    return machine.devices.enter(call.owner)
 
 
-def _leave_device(m: Machine, call: NativeCall) -> Any:
-    return m.devices.leave()
+def _leave_device(machine: Machine, call: NativeCall) -> Any:
+    return machine.devices.leave()
 
 
-def _is_inside(m: Machine, call: NativeCall) -> bool:
-    return not m.world.is_outside(call.owner)
+def _is_inside(machine: Machine, call: NativeCall) -> bool:
+    return not machine.world.is_outside(call.owner)
 
 
-def _is_inside_iterator(m: Machine, call: NativeCall) -> bool:
+def _is_inside_iterator(machine: Machine, call: NativeCall) -> bool:
     """Whether it is a native iterator that was made inside."""
-    owner, t = call.owner, type(call.owner)
-    native = isinstance(owner, _ITERATORS) or t.__module__ == "builtins" and t.__name__.endswith("iterator")
-    return native and not m.world.is_outside(owner)
+    owner, cls = call.owner, type(call.owner)
+    native = isinstance(owner, _ITERATORS) or cls.__module__ == "builtins" and cls.__name__.endswith("iterator")
+    return native and not machine.world.is_outside(owner)
 
 
-def _itself(m: Machine, call: NativeCall) -> Any:
+def _itself(machine: Machine, call: NativeCall) -> Any:
     return call.owner
 
 
-def _on_exception(m: Machine, call: NativeCall) -> Any:
-    return m.native(bound(call.fn, call.owner), *call.args, **call.kwargs)
+def _on_exception(machine: Machine, call: NativeCall) -> Any:
+    return machine.native(bound(call.fn, call.owner), *call.args, **call.kwargs)
 
 
-def _is_get_of_variable(m: Machine, call: NativeCall) -> bool:
+def _is_get_of_variable(machine: Machine, call: NativeCall) -> bool:
     return type(call.owner) is contextvars.ContextVar and len(call.args) <= 1 and not call.kwargs
 
 
-def _context_value(m: Machine, call: NativeCall) -> Any:
-    return context_value(m, call.owner, call.args)
+def _context_value(machine: Machine, call: NativeCall) -> Any:
+    return context_value(machine, call.owner, call.args)
 
 
 # --- interpreted
-def _interpret(m: Machine, call: NativeCall) -> Any:
-    return m.call(call.owner, call.args, call.kwargs)
+def _interpret(machine: Machine, call: NativeCall) -> Any:
+    return machine.call(call.owner, call.args, call.kwargs)
 
 
-def _bind(m: Machine, call: NativeCall) -> Any:
+def _bind(machine: Machine, call: NativeCall) -> Any:
     """function.__get__(obj)"""
     obj = call.args[0]
     return types.MethodType(call.owner, obj) if obj is not None else call.owner
 
 
-def _is_descriptor_of(m: Machine, call: NativeCall) -> bool:
+def _is_descriptor_of(machine: Machine, call: NativeCall) -> bool:
     """Whether the descriptor is the one by which the object's class has the attribute."""
     args, owner = call.args, call.owner
     return (
         bool(args)
         and args[0] is not None
-        and inspect.getattr_static(m.world.type_of(args[0]), owner.__name__, None) is owner
+        and inspect.getattr_static(machine.world.type_of(args[0]), owner.__name__, None) is owner
     )
 
 
-def _read_descriptor(m: Machine, call: NativeCall) -> Any:
-    return m.getattr(call.args[0], call.owner.__name__)
+def _read_descriptor(machine: Machine, call: NativeCall) -> Any:
+    return machine.getattr(call.args[0], call.owner.__name__)
 
 
 # --- breaks
 def _break(kind: str, reason: str = "") -> Any:
-    def do(m: Machine, call: NativeCall) -> Any:
+    def do(machine: Machine, call: NativeCall) -> Any:
         raise Break(kind, reason)
 
     return do
 
 
-def _is_of_io(m: Machine, call: NativeCall) -> bool:
+def _is_of_io(machine: Machine, call: NativeCall) -> bool:
     return type(call.owner).__module__ in ("_io", "io") or call.name in ("write", "flush", "read")
 
 
-def _is_of_numpy(m: Machine, call: NativeCall) -> bool:
+def _is_of_numpy(machine: Machine, call: NativeCall) -> bool:
     return type(call.owner).__module__.partition(".")[0] == "numpy"
 
 

@@ -50,12 +50,16 @@ class DropoutAttentionPrinter(Printer):
     def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str):
         super().__init__(kernel, target, layout, name)
         assert isinstance(kernel.template, DropoutAttention)
-        t = self.t = kernel.template
-        (self.row,), self.key = t.rows, t.keys
-        self.n_rows, self.n_keys, self.batch = as_expr(self.row.size), as_expr(t.keys.size), numel(t.batch)
-        self.inner, self.columns = held(t.inner), held(t.columns)
-        self.short = ttype(t.q.dtype).stored
-        self.number = repr(t.scale * LOG2E)
+        template = self.t = kernel.template
+        (self.row,), self.key = template.rows, template.keys
+        self.n_rows, self.n_keys, self.batch = (
+            as_expr(self.row.size),
+            as_expr(template.keys.size),
+            numel(template.batch),
+        )
+        self.inner, self.columns = held(template.inner), held(template.columns)
+        self.short = ttype(template.q.dtype).stored
+        self.number = repr(template.scale * LOG2E)
         self.far = ".to(tl.int64)" if layout.wide else ""
 
     def _functions(self) -> list[tuple[Function, str]]:
@@ -95,10 +99,10 @@ class DropoutAttentionPrinter(Printer):
 
     def _wide_columns(self, inner: str, columns: str) -> tuple[list[str], list[str]]:
         """Masks of tiles that hold more columns than there are."""
-        t = self.t
+        template = self.t
         return tuple(
             [f"({x} < {a.size})"] if n > int(a.size) else []
-            for x, a, n in ((inner, t.inner, self.inner), (columns, t.columns, self.columns))
+            for x, a, n in ((inner, template.inner, self.inner), (columns, template.columns, self.columns))
         )  # type: ignore[return-value]
 
     def _program(self, expr: Expr, block: int, variable: str, last_first: bool) -> tuple[list[str], Expr]:
@@ -144,8 +148,8 @@ class DropoutAttentionPrinter(Printer):
 
     # ---- forward
     def _forward(self) -> tuple[Function, str]:
-        t, lay = self.t, self.lay
-        body, grid = self._program(self.n_rows, lay.xblock, "x", t.causal)
+        template, lay = self.t, self.lay
+        body, grid = self._program(self.n_rows, lay.xblock, "x", template.causal)
         xmask = [f"(x < {self._t(self.n_rows)})"] if self._uneven(self.n_rows, lay.xblock) else []
         rows = [f"(m0 < {self._t(self.n_rows)})"] if xmask else []
         by_inner, by_columns = self._wide_columns("d0", "c0")
@@ -157,7 +161,8 @@ class DropoutAttentionPrinter(Printer):
         ]
         body += self._bits("[None, :]")
         body.append(
-            "q = " + self._load(t.q, self._names(rows="m0", inner="d0"), rows + by_inner, f"[XBLOCK, {self.inner}]")
+            "q = "
+            + self._load(template.q, self._names(rows="m0", inner="d0"), rows + by_inner, f"[XBLOCK, {self.inner}]")
         )
         body += [
             'top = tl.full([XBLOCK], -float("inf"), tl.float32)',
@@ -171,7 +176,7 @@ class DropoutAttentionPrinter(Printer):
                 "r0, s0 = n[None, :], n[:, None]",
                 "k = "
                 + self._load(
-                    t.k,
+                    template.k,
                     self._names(keys="r0", inner="e0"),
                     keys + self._wide_columns("e0", "")[0],
                     f"[{self.inner}, RBLOCK]",
@@ -187,14 +192,14 @@ class DropoutAttentionPrinter(Printer):
                 f"power = _kept_16(power.to({self.short}), word, byte)",
                 "v = "
                 + self._load(
-                    t.v, self._names(keys="s0", columns="c0"), by_rows + by_columns, f"[RBLOCK, {self.columns}]"
+                    template.v, self._names(keys="s0", columns="c0"), by_rows + by_columns, f"[RBLOCK, {self.columns}]"
                 ),
                 "mixed = tl.dot(power, v, mixed * scale[:, None])",
             ]
             body += [f"for roffset in range({begin}, {end}, RBLOCK):", *(f"    {line}" for line in lines)]
         out, log = self.k.stages
         body += [
-            f"mixed = mixed * ({1 / t.keep!r} / total)[:, None]",
+            f"mixed = mixed * ({1 / template.keep!r} / total)[:, None]",
             self._store(out, "mixed", self._names(rows="m0", columns="c0"), rows + by_columns),
             self._store(log, "top + tl.log2(total)", self._names(rows="x"), xmask),
         ]

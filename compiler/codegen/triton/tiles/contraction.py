@@ -48,22 +48,22 @@ class ContractionPrinter(RowTiles):
 
     def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False):
         super().__init__(kernel, target, layout, name, exact)
-        t = kernel.template
-        assert isinstance(t, Contraction)
-        self.t = t
+        template = kernel.template
+        assert isinstance(template, Contraction)
+        self.t = template
         # a number that all of a sum is multiplied with is so at the end; in float16 it may keep what is summed in range
         self.factors: dict[str, Value] = {}
         self.scales: dict[str, float] = {}
-        for s in t.sums:
+        for s in template.sums:
             factor = s.factor
-            if factor is not None and t.softmax is None:
+            if factor is not None and template.softmax is None:
                 if target.backend == "cuda" and not exact:
                     factor = by_powers_of_two(factor, self._of_tile)
                 if s.c.dtype == torch.bfloat16:
                     factor, self.scales[s.name] = scaled(factor)
             if factor is not None:
                 self.factors[s.name] = factor
-        self._goes_through(t, self._conditions(), layout)
+        self._goes_through(template, self._conditions(), layout)
         self.known = {bound.condition.id for bound in self.bounds}
 
     def _conditions(self) -> Iterable[Value]:
@@ -114,7 +114,7 @@ class ContractionPrinter(RowTiles):
         return f"tl.dot({a}, {b}{more})"
 
     def _tile(self, name: str) -> tuple[Function, str]:
-        t, lay = self.t, self.lay
+        template, lay = self.t, self.lay
         names = Names(origins=self.origins)
         masks: dict[str, str] = {}
         body = [f"pid = {self._pid('tl.program_id(0)')}"]
@@ -124,17 +124,17 @@ class ContractionPrinter(RowTiles):
             pid = "(pid // SPLIT)"
         lines, block = self._program(pid, masks)
         body += lines
-        body += self._columns([*(p.inner for p in t.products), *(s.columns for s in t.sums)])
+        body += self._columns([*(p.inner for p in template.products), *(s.columns for s in template.sums)])
         self.tiles_of_rows: dict[str, str] = {}
         tiles: dict[Value, str] = {}
-        for product in t.products:
+        for product in template.products:
             key, text = self._load(product.a, product.inner, "x", masks, names)
             if key not in tiles:
                 tiles[key] = f"{self.row_tile}{len(tiles)}"
                 body.append(f"{tiles[key]} = {text}")
             self.tiles_of_rows[product.name] = tiles[key]
         body += self._state()
-        body += [f"{s.name} = tl.zeros([XBLOCK, {held(s.columns)}], tl.float32)" for s in t.sums]
+        body += [f"{s.name} = tl.zeros([XBLOCK, {held(s.columns)}], tl.float32)" for s in template.sums]
         body += self._loops(names, masks, block)
         body += self._end(names, masks)
         constants = {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock} | ({"SPLIT": lay.split} if lay.split > 1 else {})
@@ -142,7 +142,7 @@ class ContractionPrinter(RowTiles):
 
     # ---- a pass over keys
     def _loop(self, begin: str, end: str, names: Names, masks: dict[str, str], edge: bool) -> list[str]:
-        t = self.t
+        template = self.t
         far = ".to(tl.int64)" if self.lay.wide else ""
         head = [
             f"r0 = roffset + tl.arange(0, RBLOCK)[None, :]{far}",
@@ -154,7 +154,7 @@ class ContractionPrinter(RowTiles):
             inner["r"], by_rows["r"] = "rmask", "smask"
         v = self._of(
             names,
-            self._dims("x", t.rows, {t.keys.symbol.name: "r"}),
+            self._dims("x", template.rows, {template.keys.symbol.name: "r"}),
             inner,
             ("x", "XBLOCK"),
             ("r", "RBLOCK"),
@@ -162,7 +162,7 @@ class ContractionPrinter(RowTiles):
         )
         tile = KeyTile(names, v, inner, by_rows)
         self._of_row(tile, edge)
-        for s in t.sums:
+        for s in template.sums:
             factor = self._factor(tile, s, edge)
             tile.emit(f"{s.name} = {self._dot(factor, self._of_keys(tile, s.c, s.columns), self._sum(s), s.c.dtype)}")
         names.forget("r")
@@ -175,7 +175,9 @@ class ContractionPrinter(RowTiles):
     def _computed(self, tile: KeyTile, root: Value, edge: bool) -> Value:
         """The value, without conditions that hold for all of the tile; the products that it is made of are there."""
         root = root if edge else where_all_hold(root, self.known)
-        for name in dict.fromkeys(x.attr for x in walk([root]) if x.op == "acc" and x.attr not in tile.products):
+        for name in dict.fromkeys(
+            value.attr for value in walk([root]) if value.op == "acc" and value.attr not in tile.products
+        ):
             p = next(product for product in self.t.products if product.name == name)
             tile.emit(f"{name} = {self._dot(self.tiles_of_rows[name], self._across(tile, p), '', p.a.dtype)}")
             tile.products.add(name)

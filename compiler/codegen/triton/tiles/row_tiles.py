@@ -207,8 +207,8 @@ class RowTiles(Printer):
         """The passes over the keys: those that a condition may leave out before and after those that all rows of the
         tile see.
         """
-        lay, n = self.lay, self.n_keys
-        block_of, size = f"{block} * XBLOCK", self._t(n)
+        lay, n_keys = self.lay, self.n_keys
+        block_of, size = f"{block} * XBLOCK", self._t(n_keys)
         begin, end = "0", size
         out: list[str] = []
         limits = [(bound.upper, self._row_limit(bound.limit, g), g) for bound in self.bounds for g in (True, False)]

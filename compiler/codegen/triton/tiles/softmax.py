@@ -31,10 +31,10 @@ class SoftmaxPrinter(ContractionPrinter):
     row_tile, key_tile = "q", "v"
 
     def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False):
-        t = kernel.template
-        assert isinstance(t, Contraction) and t.softmax is not None
-        self.softmax, (self.mixed,) = t.softmax, t.sums
-        dtype = t.products[0].a.dtype  # whose precision scores have
+        template = kernel.template
+        assert isinstance(template, Contraction) and template.softmax is not None
+        self.softmax, (self.mixed,) = template.softmax, template.sums
+        dtype = template.products[0].a.dtype  # whose precision scores have
         score = Stage((), [], [Store(Buffer("score", dtype, (), ()), ZERO, cast(self.softmax.score, dtype))])
         super().__init__(replace(kernel, stages=[score, *kernel.stages]), target, layout, name, exact)
         self.k = kernel

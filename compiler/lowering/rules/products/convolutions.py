@@ -87,7 +87,7 @@ def _to_pixels(lo: Lowering, weight: Ref, image: Ref, to: int, stride: Any, inne
     tensor of the graph, its strides are free. Its axes stand in the order of memory, channels last where they lie so,
     as those of what joins the kernel do.
     """
-    n, pixels = image.ndim, range(2, image.ndim)
+    ndim, pixels = image.ndim, range(2, image.ndim)
     batch, many, channels, reduced = image.shape[0], image.shape[2:], weight.shape[to], weight.shape[1 - to]
     result = (batch, channels, *many)
     last = (batch, *many, channels)
@@ -98,20 +98,20 @@ def _to_pixels(lo: Lowering, weight: Ref, image: Ref, to: int, stride: Any, inne
             image,
             weight,
             shape,
-            ({0: 0, 1: n, **{pixel: pixel - 1 for pixel in pixels}}, {to: n - 1, 1 - to: n}),
-            [n],
+            ({0: 0, 1: ndim, **{pixel: pixel - 1 for pixel in pixels}}, {to: ndim - 1, 1 - to: ndim}),
+            [ndim],
             None,
             suffix,
         )
-        return remap(out, result, {n - 1: axis(result, 1), **{pixel - 1: axis(result, pixel) for pixel in pixels}})
+        return remap(out, result, {ndim - 1: axis(result, 1), **{pixel - 1: axis(result, pixel) for pixel in pixels}})
     shape = (batch, channels, *many, reduced)
     return _product(
         lo,
         weight,
         image,
         shape,
-        ({to: 1, 1 - to: n}, {0: 0, 1: n, **{pixel: pixel for pixel in pixels}}),
-        [n],
+        ({to: 1, 1 - to: ndim}, {0: 0, 1: ndim, **{pixel: pixel for pixel in pixels}}),
+        [ndim],
         None if inner else stride,
         suffix,
     )
@@ -132,13 +132,13 @@ def convolution(
     groups: Any,
 ) -> Any:
     args = (x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
-    m = lo.meta()
-    if x.ndim != w.ndim or not _is_product(w, stride, padding, transposed, groups) or not _worth(lo, m, x, w):
+    meta = lo.meta()
+    if x.ndim != w.ndim or not _is_product(w, stride, padding, transposed, groups) or not _worth(lo, meta, x, w):
         return lo.extern(node, args, {}, "convolution")
     image, weight = _image(lo, x), in_memory(lo, w)
     if image is None or weight is None:
         return lo.extern(node, args, {}, "convolution")
-    out = _to_pixels(lo, weight, image, 0, strides_of(m), bias is not None, "_product" if bias is not None else "")
+    out = _to_pixels(lo, weight, image, 0, strides_of(meta), bias is not None, "_product" if bias is not None else "")
     if bias is None:
         return out
     b = remap(bias, out.shape, {0: axis(out.shape, 1)})
@@ -176,7 +176,7 @@ def convolution_backward(
     gradient, image, weight = _image(lo, g), _image(lo, x), in_memory(lo, w)
     if gradient is None or image is None or weight is None:
         return lo.extern(node, args, {}, "convolution")
-    n, pixels = x.ndim, range(2, x.ndim)
+    ndim, pixels = x.ndim, range(2, x.ndim)
     dx = dw = None
     if mask[0]:
         dx = _to_pixels(lo, weight, gradient, 1, strides_of(lo.meta(k=0)), False, "_0")
@@ -184,7 +184,7 @@ def convolution_backward(
         shape = (w.shape[0], w.shape[1], x.shape[0], *x.shape[2:])  # to, from, batch, pixels
         where = {0: 2, **{pixel: pixel + 1 for pixel in pixels}}
         flat = _product(
-            lo, gradient, image, shape, ({1: 0, **where}, {1: 1, **where}), list(range(2, n + 1)), None, "_1"
+            lo, gradient, image, shape, ({1: 0, **where}, {1: 1, **where}), list(range(2, ndim + 1)), None, "_1"
         )
         to = lo.meta(k=1)
         dw = remap(flat, to.shape, {0: axis(to.shape, 0), 1: axis(to.shape, 1)})

@@ -34,7 +34,7 @@ def image_gradient_fits(
         and w.ndim == 4
         and w.shape[:2] == (groups, 1)
         and g.shape[1] == groups
-        and all(type(s) is int for s in sizes)
+        and all(type(size) is int for size in sizes)
         and any(s > 1 for s in stride)
         and all(d == 1 for d in dilation)
         and w.shape[2] * w.shape[3] <= MOST_TAPS

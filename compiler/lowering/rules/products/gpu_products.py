@@ -53,8 +53,8 @@ def in_memory(lo: Lowering, x: Ref) -> Ref | None:
 
 def on_gpu(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
     """The product in float32 as loop nests; None where the library multiplies."""
-    m = lo.meta(node)
-    return (few_rows(lo, m, a, b) or _tiles(lo, node, m, a, b)) if may_be_ours(lo, m, a, b) else None
+    meta = lo.meta(node)
+    return (few_rows(lo, meta, a, b) or _tiles(lo, node, meta, a, b)) if may_be_ours(lo, meta, a, b) else None
 
 
 def may_be_ours(lo: Lowering, m: Any, a: Ref, b: Ref) -> bool:
@@ -149,7 +149,7 @@ def _computed(lo: Lowering, b: Ref) -> Ref:
     made = _made(lo)
     ranges = ranges_of(b.shape)
     value = b.value
-    while any(v.attr[0] in made for v in loads([value])):
+    while any(item.attr[0] in made for item in loads([value])):
         value = Rewriter(on_load=lambda buffer, e: _piece_at(made[buffer], e, ranges) if buffer in made else None)(
             value
         )
@@ -241,17 +241,17 @@ def _bytes_behind(lo: Lowering, b: Ref) -> float:
     """The bytes that a matrix is computed from, element by element, for each of its own; a value for each column (a
     scale) does not count.
     """
-    if all(v.attr[0].kind in ("input", "constant") for v in loads([b.value])):
+    if all(item.attr[0].kind in ("input", "constant") for item in loads([b.value])):
         return 1.0  # (a weight as it is)
     made = _made(lo)
     leaves: dict[Buffer, int] = {}
     todo = [b.value]
     seen: set[Buffer] = set()
     while todo:
-        for v in loads([todo.pop()]):
-            if v.attr[0] in seen:
+        for value in loads([todo.pop()]):
+            if value.attr[0] in seen:
                 continue
-            buffer = v.attr[0]
+            buffer = value.attr[0]
             seen.add(buffer)
             if buffer in made:
                 todo += [nest.value for nest in made[buffer]]

@@ -26,14 +26,14 @@ FEW_ROWS = (
 def grouped_mm(
     lo: Lowering, node: Any, a: Ref, b: Ref, offs: Ref | None = None, bias: Ref | None = None, out_dtype: Any = None
 ) -> Ref:
-    m = lo.meta()
+    meta = lo.meta()
     if offs is None:
         out = on_gpu(lo, node, a, b)
     else:
-        out = _in_groups(lo, node, m, a, b, offs) if bias is None and may_be_ours(lo, m, a, b) else None
+        out = _in_groups(lo, node, meta, a, b, offs) if bias is None and may_be_ours(lo, meta, a, b) else None
     if out is None:
         raise NoRule("matrix product")
-    return lo.pointwise(round_to(out.value, m.dtype))
+    return lo.pointwise(round_to(out.value, meta.dtype))
 
 
 def _in_groups(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref, offs: Ref) -> Ref | None:
