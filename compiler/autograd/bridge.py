@@ -136,9 +136,8 @@ class GradGraph:
         with torch.no_grad(), meanwhile.offered(self._generate_backward):
             self.forward = compile_aten(partition.forward, opts)
         begin = getattr(getattr(self.forward, "call", None), "begin_step", None)
-        self.step = (
-            begin(joint.n_outputs) if begin is not None else None
-        )  # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
+        # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
+        self.step = begin(joint.n_outputs) if begin is not None else None
         views = [k for k, spec in enumerate(partition.forward.plan) if spec.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]
         # made inside of the Function, without gradients: autograd would refuse to record a write into such a view
@@ -169,9 +168,8 @@ class GradGraph:
         self.call = self._native_call() or self._python_call
         plan.tensors = []  # traced tensors are of no more use
         if captured.env is not None and captured.env.hints:
-            self.backward(
-                *self._likely()
-            )  # what it decides about sizes must be known before the entry's guards are made
+            # what it decides about sizes must be known before the entry's guards are made
+            self.backward(*self._likely())
 
     def __call__(self, *inputs: Any) -> tuple:
         return self.call(*inputs)
@@ -575,6 +573,7 @@ def _apply_of(forward: Any, backward: Callable) -> Callable:
     node = autograd_node()
     if node is not None:
         return node.Apply(forward, backward)
+    # where torch looks first
     function = type(
         "TCompiled",
         (torch.autograd.Function,),
@@ -583,7 +582,7 @@ def _apply_of(forward: Any, backward: Callable) -> Callable:
             "backward": staticmethod(backward),
             "setup_context": staticmethod(torch.autograd.Function.setup_context),
         },
-    )  # where torch looks first
+    )
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 

@@ -57,9 +57,8 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
         and node not in late
         and (not op_info(node.target).n_results or node_may_raise(node))
     ]
-    wanted = ancestors(
-        [*(results[slot] for slot in slots), *saved, *checks]
-    )  # checks are there to raise: a singular matrix
+    # checks are there to raise: a singular matrix
+    wanted = ancestors([*(results[slot] for slot in slots), *saved, *checks])
     for i, n in enumerate(joint.placeholders):
         if i < n_inputs:
             new[n] = graph.node_copy(n)

@@ -155,9 +155,8 @@ class PartedCall:
         else:
             graph.refuse_copied(ctx)
             needs = [False] * graph.n_inputs
-            for i, need in zip(
-                part.inputs, ctx.needs_input_grad[-len(part.inputs) :]
-            ):  # (in Python, the call comes first)
+            for i, need in zip(part.inputs, ctx.needs_input_grad[-len(part.inputs) :]):
+                # (in Python, the call comes first)
                 needs[i] = need
             grads = graph.run_backward(saved, getattr(ctx, "rest", []), tuple(every), tuple(needs), part)
         return tuple([grads[i] for i in part.inputs])

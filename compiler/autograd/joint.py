@@ -129,9 +129,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
                 for sizes in (meta.shape, meta.stride)
             )
             if all(shape) and not disjoint(shape, stride):
-                meta = meta.replace(
-                    stride=contiguous_strides(meta.shape)
-                )  # of an expanded result, of windows that overlap: elements of its own
+                # of an expanded result, of windows that overlap: elements of its own
+                meta = meta.replace(stride=contiguous_strides(meta.shape))
             tangent = from_meta(meta.replace(requires_grad=False, storage_offset=0), captured.env)
             functionalizer.add_input(f"tangent_{k}", tangent, len(specs))
             specs.append(GraphInput(f"tangent_{k}", None, "tensor"))

@@ -153,9 +153,8 @@ def partition(
     saved = [copies.get(node, node) for node in joint.graph.nodes if node in kept]
     recomputed = _recomputed(readers, saved, needs_tangent)
     read = readers.union(_given_inputs(joint, n_outputs), *(n.all_input_nodes for n in (*readers, *recomputed)))
-    saved = [
-        node for node in saved if not is_input(node) or node in read
-    ]  # (as in eager, what backward does not read may change before it)
+    # (as in eager, what backward does not read may change before it)
+    saved = [node for node in saved if not is_input(node) or node in read]
     sizes = sorted(
         {name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
         | {name for spec in joint.plan[n_outputs:] if spec.meta is not None for name in _symbols_of(spec.meta)}
@@ -533,9 +532,8 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
                 and views
                 and all(view.stride == contiguous_strides(view.shape) for view in views)
             ):
-                n.meta["val"] = TensorMeta(
-                    meta.shape, contiguous_strides(meta.shape), meta.dtype, meta.device
-                )  # (else each pass would copy it for the product)
+                # (else each pass would copy it for the product)
+                n.meta["val"] = TensorMeta(meta.shape, contiguous_strides(meta.shape), meta.dtype, meta.device)
     return out
 
 

@@ -130,9 +130,8 @@ def stages_of(aten_graph: AtenGraph, groups: Sequence[Sequence[int]]) -> list[St
         return None
     for n in crossing:
         number[n] = len(number)
-    numbers = {
-        place for place, i in zip(places, aten_graph.inputs) if i.kind != "tensor"
-    }  # sizes: any piece may name them
+    # sizes: any piece may name them
+    numbers = {place for place, i in zip(places, aten_graph.inputs) if i.kind != "tensor"}
     last = {n: max(read_by.get(n, {-1})) for n in number}
     stages = []
     for k, (piece, group) in enumerate(zip(pieces, groups)):

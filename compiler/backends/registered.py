@@ -138,9 +138,10 @@ class SymbolicGraph:
         with tracing(context), _overlaps_by_hints():
             call = self.make(gm, [ints.get(i, x) for i, x in enumerate(inputs)])
         text = env.produce_guards_expression([fakes.get(i, ints.get(i, x)) for i, x in enumerate(inputs)])
+        # torch would parse it at each call
         code: Any = text and compile(
             text.strip(), f"<sizes that the backend of {self.captured.name} relies on>", "eval"
-        )  # torch would parse it at each call
+        )
         relations = [_relation(guard, places) for guard in context.guards_context.aotautograd_guards]
 
         def holds(inputs: tuple) -> bool:

@@ -24,12 +24,8 @@ __all__ = ["BACKENDS", "compiler_of", "list_backends", "register_backend", "reso
 Backend = Callable[..., Callable]
 Compiler = Callable[[CapturedGraph, Options], Callable[..., tuple]]
 BACKENDS: dict[str, Backend] = {}
-_OWN = (
-    "tcompile",
-    "eager",
-    "aot_eager",
-    "cudagraphs",
-)  # ("cudagraphs" is tcompile with the option of that name: config.Options.make)
+# ("cudagraphs" is tcompile with the option of that name: config.Options.make)
+_OWN = ("tcompile", "eager", "aot_eager", "cudagraphs")
 
 
 def register_backend(fn: Backend | None = None, *, name: str | None = None) -> Any:

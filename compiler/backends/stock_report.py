@@ -55,9 +55,8 @@ def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
     )
     frame_of: dict[str, int] = {}
     entry_of: dict[str, int] = {}
-    compiled = [
-        c for c in o.compiled if not (c.failed and c.name == "<module>")
-    ]  # stock compiles what a cell's top level calls, never that itself
+    # stock compiles what a cell's top level calls, never that itself
+    compiled = [c for c in o.compiled if not (c.failed and c.name == "<module>")]
     for c in compiled:
         number = c.id.split("/")[0]
         if number not in frame_of:

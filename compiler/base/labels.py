@@ -24,9 +24,8 @@ __all__ = [
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
-_IPYTHON_CELL = re.compile(
-    r"<ipython-input-\d+-(\w+)>"
-)  # plain IPython numbers its cells; the rest is a hash of the text
+# plain IPython numbers its cells; the rest is a hash of the text
+_IPYTHON_CELL = re.compile(r"<ipython-input-\d+-(\w+)>")
 _LABEL = re.compile(r"^In\[(\d+)\]$")
 
 

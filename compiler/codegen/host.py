@@ -336,9 +336,8 @@ class _HostPrinter:
     def _output(self, spec: OutputSpec) -> str:
         if spec.kind == "buffer":
             text = self._buffer(spec.value)
-            return (
-                f"{text}.detach()" if text in self.views else text
-            )  # its memory is nobody else's: to autograd no view
+            # its memory is nobody else's: to autograd no view
+            return f"{text}.detach()" if text in self.views else text
         if spec.kind == "input":
             return self.inputs[spec.value]
         if spec.kind == "view":

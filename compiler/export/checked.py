@@ -63,9 +63,8 @@ def _checked_recurrent(kind: str, original: Callable, gates: int) -> Callable:
     def checked(data: torch.Tensor, *args: Any) -> Any:
         if len(args) != 8:
             raise ExportError(f"{kind} takes 9 arguments, got {1 + len(args)}")
-        is_packed = isinstance(
-            args[2], (tuple, list)
-        )  # (batch_sizes, states, weights, ...), else (states, weights, ...)
+        # (batch_sizes, states, weights, ...), else (states, weights, ...)
+        is_packed = isinstance(args[2], (tuple, list))
         states, weights, has_biases, layers, _, _, bidirectional = args[1:] if is_packed else args[:-1]
         batch = None
         if not is_packed:

@@ -25,11 +25,8 @@ from .value_json import decode, decode_expr, encode, encode_expr
 
 __all__ = ["encode_plan", "decode_plan", "BUILTINS"]
 
-BUILTINS = (
-    "view",
-    "count",
-    "draw",
-)  # functions of the plan's own: a view of a tensor, a version more, a generator's state
+# functions of the plan's own: a view of a tensor, a version more, a generator's state
+BUILTINS = ("view", "count", "draw")
 _LIBRARIES = ("aten", "mkldnn", "quantized", "_quantized")  # operators that libtorch itself has
 _NUMBERED = (torch.dtype, torch.layout, torch.memory_format)
 _NUMBERS: dict[Any, int] = {

@@ -170,12 +170,8 @@ SCALES = _names("""
     _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d""")
 
 
-_FAMILIES = (
-    "_foreach_",
-    "linalg_",
-    "fft_",
-    "special_",
-)  # how native functions are called that torch.linalg and others have by short names
+# how native functions are called that torch.linalg and others have by short names
+_FAMILIES = ("_foreach_", "linalg_", "fft_", "special_")
 
 
 def base_name(name: str) -> str:

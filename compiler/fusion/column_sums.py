@@ -177,9 +177,8 @@ def same_elements(
         if at is None:
             continue
         at, order = tidy(at.subs(new), ranges), _dense(expr, nest.domain)
-        if (
-            order is not None and _dense(at, axes) is not None and count(nest.domain) is count(axes)
-        ):  # (as many elements)
+        if order is not None and _dense(at, axes) is not None and count(nest.domain) is count(axes):
+            # (as many elements)
             m = positions(order, expr, at, ranges)
             if all(x.is_affine for x in m.values()):
                 return m

@@ -68,9 +68,8 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
     changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}
-    counted = [
-        key for key, change in changes.items() for _ in range(change - (key in copied))
-    ]  # a copy counts by itself
+    # a copy counts by itself
+    counted = [key for key, change in changes.items() for _ in range(change - (key in copied))]
     return Schedule(
         plan,
         lowered.inputs,

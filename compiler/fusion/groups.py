@@ -58,9 +58,8 @@ class Group:
     writes: dict[Buffer, Expr | None] = field(default_factory=dict)  # buffer -> index over the factors' symbols
     reads: set[Buffer] = field(default_factory=set)
     read_at: dict[Buffer, list[tuple]] = field(default_factory=dict)  # buffer -> (axes, level, index) of some reads
-    elements: list[tuple] = field(
-        default_factory=list
-    )  # (axes, level, buffer, index) of elements of a row that are computed again
+    # (axes, level, buffer, index) of elements of a row that are computed again
+    elements: list[tuple] = field(default_factory=list)
     because: list[str] = field(default_factory=list)
     passes: dict[Buffer, int] = field(default_factory=dict)  # buffer -> passes over the row before it is known
     kept: int = 0  # buffers that something outside needs for certain

@@ -355,9 +355,8 @@ def _without_doubles(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> 
     same: dict[Buffer, Buffer] = {}
     out: list[LoweredStep] = []
     for s in steps:
-        if (
-            isinstance(s, LoopNest) and writers[s.buffer] > 1
-        ):  # a part of a buffer (cat): alike parts do not make the whole alike
+        if isinstance(s, LoopNest) and writers[s.buffer] > 1:
+            # a part of a buffer (cat): alike parts do not make the whole alike
             out.append(
                 replace(s, value=Rewriter(on_load=lambda b, e: load(same[b], e) if b in same else None)(s.value))
                 if same

@@ -51,7 +51,6 @@ def row_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tu
     if not index.is_affine:
         return None
     value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
-    first = LoopNest(
-        parts, outer, index, value, inner, "sum", axes, origins=nest.origins, lines=nest.lines
-    )  # (of each row)
+    # (of each row)
+    first = LoopNest(parts, outer, index, value, inner, "sum", axes, origins=nest.origins, lines=nest.lines)
     return first, replace(second, mode="set")

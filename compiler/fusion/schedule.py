@@ -67,17 +67,14 @@ Step = Union[Alloc, Free, Launch, Extern, View]
 @dataclass
 class Schedule:
     steps: list[Step]
-    inputs: list[
-        Buffer | Any
-    ]  # per graph input: Buffer for tensors, Expr symbol for ints, ("param", name, dtype) for floats
+    # per graph input: Buffer for tensors, Expr symbol for ints, ("param", name, dtype) for floats
+    inputs: list[Buffer | Any]
     outputs: list[OutputSpec]
-    mutations: list[tuple[int, Buffer]] = field(
-        default_factory=list
-    )  # inputs[i].copy_(buffer) at the end; writes done in place are not listed
+    # inputs[i].copy_(buffer) at the end; writes done in place are not listed
+    mutations: list[tuple[int, Buffer]] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)  # buffer name -> tensor kept by the entry
-    symbols: dict[str, tuple[int, str, int]] = field(
-        default_factory=dict
-    )  # size symbol -> (input index, "size" | "stride" | "value", dim)
+    # size symbol -> (input index, "size" | "stride" | "value", dim)
+    symbols: dict[str, tuple[int, str, int]] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     peak_bytes: Any = 0  # of temporaries and outputs, at the hints
     unfused: list[tuple[str, str, str]] = field(default_factory=list)  # (node, node, reason): every refusal to fuse

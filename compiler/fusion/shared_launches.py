@@ -51,9 +51,8 @@ def horizontal(
     inputs = sum(size_hint(nbytes(b), hints) for b in lowered.inputs if isinstance(b, Buffer))
     peak = max(alive, default=0)
     peak += max(SMALL_BYTES, (peak + inputs) // SLACK)
-    there = dict.fromkeys(
-        (b for b in lowered.inputs if isinstance(b, Buffer)), -1
-    )  # buffer -> the place of the step that makes it
+    # buffer -> the place of the step that makes it
+    there = dict.fromkeys((b for b in lowered.inputs if isinstance(b, Buffer)), -1)
     apart = {buffer for _, buffer in lowered.mutations} | {s.buffer for s in steps if isinstance(s, View)}
     written: dict[Buffer, int] = {}
     for step in steps:
@@ -137,9 +136,8 @@ def _is_free(s: Launch, there: Container[Buffer]) -> bool:
 
 def _join(launches: Sequence[Launch]) -> Launch:
     """One launch that does what these do, in any order."""
-    axes = [
-        symbol(f"r{n}") for n in range(len(launches))
-    ]  # (a name for each: no element of one is known to be one of another)
+    # (a name for each: no element of one is known to be one of another)
+    axes = [symbol(f"r{n}") for n in range(len(launches))]
     formal = FormalNames({a.name for a in axes})
     stages = []
     for axis, launch in zip(axes, launches):

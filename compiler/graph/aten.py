@@ -84,9 +84,8 @@ class AtenGraph:
     no_overlap: list[int] = field(default_factory=list)
     name: str = "graph"
     generated_products: frozenset[str] = frozenset()  # nodes whose product a search found faster as generated code
-    writes: dict[int, int] = field(
-        default_factory=dict
-    )  # input index -> how often the program changes it: so much its version grows (0: through `x.data` alone)
+    # input index -> how often the program changes it: so much its version grows (0: through `x.data` alone)
+    writes: dict[int, int] = field(default_factory=dict)
     ahead: Any = None  # stages.Ahead: where it is generated already, before it is asked for
     own_writes: tuple[OwnWrite, ...] = ()
     whole: AtenGraph | None = (

@@ -62,13 +62,11 @@ def _call(node: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int])
     if target is aten.as_strided.default:
         x = _laid_out(args[0], node.args[0].meta["val"], sizes)
         return x.as_strided(args[1], args[2], x.storage_offset() + (args[3] or 0))
-    if (
-        target is aten.as_strided_scatter.default
-    ):  # positions count in the layout of the result: a copy in front may have been left out
+    if target is aten.as_strided_scatter.default:
+        # positions count in the layout of the result: a copy in front may have been left out
         return target(_laid_out(args[0].clone(), node.meta["val"], sizes), *args[1:], **kwargs)
-    if (
-        isinstance(target, torch._ops.OpOverload) and extern_reason(target) == "attention"
-    ):  # (a GPU's misreads other masks)
+    if isinstance(target, torch._ops.OpOverload) and extern_reason(target) == "attention":
+        # (a GPU's misreads other masks)
         return target(*map(_with_rows, args), **{name: _with_rows(value) for name, value in kwargs.items()})
     return target(*args, **kwargs)
 

@@ -157,9 +157,8 @@ def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas:
     are small, run the kernel once on made-up values and believe its strides. (One of the program's own may do more than
     compute.)
     """
-    integer = int(
-        any("pivots" in arg.name for arg in op._schema.arguments)
-    )  # LAPACK's count from one, and lead it astray where they are not
+    # LAPACK's count from one, and lead it astray where they are not
+    integer = int(any("pivots" in arg.name for arg in op._schema.arguments))
     real = _on_made_up_values(op, leaves, spec, 0.1, integer)
     if real is None:
         return metas

@@ -251,9 +251,8 @@ class Functionalizer:
             for i, o in enumerate(out):
                 if isinstance(o, TraceTensor):
                     self._new_root(o, self._getitem(n, i, o.tt_meta), o.tt_meta)
-        elif (
-            not op_info(op).n_results and op is not aten._assert_tensor_metadata.default
-        ):  # it is there to raise, or for an effect
+        elif not op_info(op).n_results and op is not aten._assert_tensor_metadata.default:
+            # it is there to raise, or for an effect
             self.call(op, nargs, nkwargs, ())
 
     def _getitem(self, node: torch.fx.Node, i: int, val: TensorMeta) -> torch.fx.Node:
@@ -467,9 +466,8 @@ class Functionalizer:
         one = TensorMeta((), (), meta.dtype, meta.device)
         m = views_meta.permute(meta, order)
         x = self.call(aten.full.default, ([], 0), {"dtype": meta.dtype, "device": meta.device}, one)
-        x = self.call(
-            aten.expand.default, (x, list(m.shape)), {}, views_meta.expand(one, m.shape)
-        )  # what was in the memory does not matter
+        # what was in the memory does not matter
+        x = self.call(aten.expand.default, (x, list(m.shape)), {}, views_meta.expand(one, m.shape))
         if not args and "p" not in kwargs:
             args = [0.5]
         n = self.call(
@@ -691,9 +689,8 @@ class Functionalizer:
                     return GraphOutput("view", ("node", s), rel, changes, not v._is_view())
                 return GraphOutput("buffer", s, meta, changes)
             root = memory.root
-            begin = (
-                as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize
-            )  # in elements of this view
+            # in elements of this view
+            begin = as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize
             offset = maybe_int(as_expr(meta.storage_offset) - begin)
             rel = meta.replace(storage_offset=offset)
             if memory.input is not None:

@@ -105,9 +105,8 @@ class _Apply(torch.autograd.Function):
         if call.refusal:
             raise NotImplementedError(call.refusal) if traced(grads) else RuntimeError(call.refusal)
         kept = [next(tensors) if is_tensor else next(plain) for is_tensor in ctx.kinds]
-        like: Any = next(
-            (grad for grad in grads if grad is not None), torch.empty(())
-        )  # (of a traced one, zeros are part of the graph)
+        # (of a traced one, zeros are part of the graph)
+        like: Any = next((grad for grad in grads if grad is not None), torch.empty(()))
         grads = tuple(
             [
                 like.new_zeros(shape, dtype=dtype, device=device) if grad is None else grad

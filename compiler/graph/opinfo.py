@@ -94,9 +94,8 @@ class OpInfo:
     def _composed_under(op: torch._ops.OpOverload, name: str) -> Any:
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
             return torch._C.DispatchKey.CompositeImplicitAutograd
-        if name.startswith("_foreach_") and not (
-            name.startswith("_foreach_addc") and op._overloadname == "Tensor"
-        ):  # (it reads a tensor of numbers)
+        if name.startswith("_foreach_") and not (name.startswith("_foreach_addc") and op._overloadname == "Tensor"):
+            # (it reads a tensor of numbers)
             return torch._C.DispatchKey.CompositeExplicitAutograd
         return None
 

@@ -137,9 +137,8 @@ for _cls in (torch.Tensor, torch._C.TensorBase):
             and is_torchs_own(_value)
             and _name not in ("__new__", "__weakref__", "__dict__", "__init_subclass__")
         ):
-            setattr(
-                TraceTensor, _name, _value
-            )  # a method of torch.Tensor that the program exchanges is not called here
+            # a method of torch.Tensor that the program exchanges is not called here
+            setattr(TraceTensor, _name, _value)
 
 _registered = False
 _symbolic_keys: Any = None  # dispatch keys of tensors of symbolic sizes, beyond the usual ones

@@ -156,9 +156,8 @@ def _run(functionalizer: Functionalizer, gm: torch.fx.GraphModule, node: torch.f
     stack = node.meta.get("stack") or []
     functionalizer.where = {"stack": stack, "module": node.meta.get("module", "")}
     if isinstance(node.target, CheckpointCall):
-        functionalizer.where["checkpoint"] = (
-            node.name
-        )  # the partition of a joint graph computes these again in backward
+        # the partition of a joint graph computes these again in backward
+        functionalizer.where["checkpoint"] = node.name
     if functionalizer.env is not None and stack:
         functionalizer.env.location = (stack[-1][0], stack[-1][1])
     if is_constant(node):

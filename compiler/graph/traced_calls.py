@@ -200,9 +200,8 @@ def _one_hot(x: TraceTensor, num_classes: Any = -1) -> Any:
     out = torch._C._nn.one_hot(x, num_classes)
     if x.device.type == "cpu":
         wrong = torch.logical_or(x < 0, x >= num_classes).any()
-        trace_call(torch.zeros, (1,), {"device": x.device})[
-            wrong.long()[None]
-        ]  # an index out of range where one is wrong
+        # an index out of range where one is wrong
+        trace_call(torch.zeros, (1,), {"device": x.device})[wrong.long()[None]]
     return out
 
 

@@ -69,9 +69,8 @@ def brief(value: Any, depth: int = 0) -> str:
     elif issubclass(cls, type):
         text = _name(value)
     elif issubclass(cls, types.ModuleType):
-        text = str(
-            vars(types.ModuleType)["__dict__"].__get__(value).get("__name__", "a module")
-        )  # past its __getattr__
+        # past its __getattr__
+        text = str(vars(types.ModuleType)["__dict__"].__get__(value).get("__name__", "a module"))
     elif cls in (types.FunctionType, types.BuiltinFunctionType):
         text = value.__qualname__
     elif value is UNBOUND:

@@ -73,9 +73,8 @@ def kept_of(param: Any) -> Any:
 
 def placed_before(param: Any) -> Any:
     """How a parameter was placed as a DTensor when FSDP2 sharded its local tensor."""
-    return (
-        param._unsharded_dtensor_spec if hasattr(param, "_unsharded_dtensor_spec") else param._tp_spec
-    )  # (of an older torch)
+    # (of an older torch)
+    return param._unsharded_dtensor_spec if hasattr(param, "_unsharded_dtensor_spec") else param._tp_spec
 
 
 _SIMPLE = (bool, type(None), enum.Enum)

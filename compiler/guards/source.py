@@ -374,9 +374,8 @@ def storage_offset(base: Source) -> Source:
 
 
 def calc(base: Source, op: str, c: float | None, reflected: bool) -> Source:
-    return make_source(
-        "calc", base, (op, "" if c is None else repr(c), reflected)
-    )  # as text: 0.0 and -0.0 are equal keys
+    # as text: 0.0 and -0.0 are equal keys
+    return make_source("calc", base, (op, "" if c is None else repr(c), reflected))
 
 
 def ratio(a: Any, b: Any) -> Source:

@@ -110,15 +110,9 @@ __all__ = [
 
 REDUCE_OPS = tuple(op for op, reduction in REDUCTIONS.items() if reduction.folds)
 SCAN_OPS = tuple(op for op, reduction in REDUCTIONS.items() if reduction.runs)
-STORE_MODES = (
-    "set",
-    "add",
-    "mul",
-    "max",
-    "min",
-    "rows",
-)  # what is stored is combined so with what is there; NaN wins in max and min;
-# "rows": the sum over the outer axes that the index lacks (on a GPU: of the rows that a program goes through)
+# How what is stored is combined with what is there; NaN wins in max and min. "rows": the sum over the outer axes that
+# the index lacks (on a GPU: of the rows that a program goes through).
+STORE_MODES = ("set", "add", "mul", "max", "min", "rows")
 
 
 @dataclass(eq=False)
@@ -484,9 +478,8 @@ class Store:
     mode: str = "set"
 
     def __post_init__(self) -> None:
-        self.positions = _indirect_in(
-            self.index
-        )  # (held: what stands behind an index lives no longer than what refers to it)
+        # (held: what stands behind an index lives no longer than what refers to it)
+        self.positions = _indirect_in(self.index)
 
     @property
     def shared(self) -> bool:

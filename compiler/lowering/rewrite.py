@@ -44,9 +44,8 @@ def positions(axes: Sequence[Axis], index: Expr, expr: Expr, ranges: Mapping[str
             ranges = {**ranges, name: _checked_range(name)}
     for k, axis in enumerate(axes):
         q = expr // index.coeff(axis.symbol.name)
-        out[axis.symbol.name] = tidy(
-            q if k == 0 or as_expr(axis.size) is ZERO else q % axis.size, ranges
-        )  # (an empty axis has no positions)
+        # (an empty axis has no positions)
+        out[axis.symbol.name] = tidy(q if k == 0 or as_expr(axis.size) is ZERO else q % axis.size, ranges)
     return out
 
 

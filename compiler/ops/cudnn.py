@@ -36,9 +36,8 @@ def _batch_norm_backward(
 
 
 def _grid_sampler(x: Any, grid: Any) -> Any:
-    return aten.grid_sampler_2d.default(
-        x, grid, 0, 0, True
-    )  # bilinear, zeros outside, aligned corners: all that cuDNN has
+    # bilinear, zeros outside, aligned corners: all that cuDNN has
+    return aten.grid_sampler_2d.default(x, grid, 0, 0, True)
 
 
 def _grid_sampler_backward(x: Any, grid: Any, g: Any) -> tuple:

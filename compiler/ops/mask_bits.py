@@ -17,9 +17,8 @@ __all__ = ["PACK", "UNPACK", "bytes_for", "packed", "unpacked"]
 
 WORD = 32
 _ours = torch.library.Library("tcompile", "FRAGMENT")
-_ours.define(
-    "pack_bits(Tensor mask, int[] order) -> Tensor"
-)  # `order`: of the mask's dimensions, as they lie in memory
+# `order`: of the mask's dimensions, as they lie in memory
+_ours.define("pack_bits(Tensor mask, int[] order) -> Tensor")
 _ours.define("unpack_bits(Tensor bits, SymInt[] size, int[] order) -> Tensor")
 
 

@@ -68,9 +68,8 @@ def _how(report: Any) -> dict[str, Any]:
         }
         given["options"] = {name: option for name, option in report.options.items() if name in OPTIONS}
     how = {key: value for key, value in given.items() if key in ("mode", "dynamic") and value is not None}
-    options = {
-        key: value for key, value in (given.get("options") or {}).items() if not callable(value)
-    }  # a file holds no functions
+    # a file holds no functions
+    options = {key: value for key, value in (given.get("options") or {}).items() if not callable(value)}
     if how.get("mode") not in MODES:
         how.pop("mode", None)
     if isinstance(given.get("backend"), str) and given["backend"] != "tcompile":

@@ -91,9 +91,8 @@ class Attention:
     grad: Node
     again: list[Node]  # what is computed of the scores' product, that first, for softmax and for backward
     after: set[Node]  # what grad leads to
-    late: list[
-        tuple[Node, list[Node]]
-    ]  # readers of p in backward, and the views and conversions that lead to each, from p on
+    # readers of p in backward, and the views and conversions that lead to each, from p on
+    late: list[tuple[Node, list[Node]]]
     dropout: Dropout | None = None
     late_dropped: list[tuple[Node, list[Node]]] = field(default_factory=list)  # likewise of what a dropout left
 

@@ -72,9 +72,8 @@ def common_subexpressions(aten_graph: AtenGraph) -> None:
         if node.op not in ("call_function", "get_attr") or node in results or has_effect(node):
             continue
         val = node.meta.get("val")
-        laid_out = node.target is aten.clone.default or any(
-            has_effect(user) for user in node.users
-        )  # random numbers are drawn in memory's order
+        # random numbers are drawn in memory's order
+        laid_out = node.target is aten.clone.default or any(has_effect(user) for user in node.users)
         strides = val.stride if isinstance(val, TensorMeta) and laid_out else None
         try:
             k = (

@@ -33,9 +33,8 @@ _BACKWARD = {
 }
 LIMIT = 1 << 25  # elements of a mask that is looked at
 MOST_NODES = 200
-BLOCKED = (
-    -60000.0
-)  # what is added to a score that does not count: -inf, or the least number of half precision (for cuDNN)
+# what is added to a score that does not count: -inf, or the least number of half precision (for cuDNN)
+BLOCKED = -60000.0
 
 
 def known_masks(aten_graph: AtenGraph) -> None:

@@ -138,9 +138,8 @@ def _measure(kernel: GeneratedKernel, generated: Generated, opts: Any, seconds: 
         if v.source.code not in seen:
             seen.add(v.source.code)
             variants.append((c, v))
-    load_text(
-        [(v.name, v.source.code) for _, v in variants], generated.target, opts
-    )  # all of them at once, in parallel
+    # all of them at once, in parallel
+    load_text([(v.name, v.source.code) for _, v in variants], generated.target, opts)
     calls = load_kernels([v for _, v in variants], generated.target, opts)
     if kernel.source.checks and not _passes(calls[0], arguments):
         return []

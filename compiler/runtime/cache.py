@@ -199,9 +199,8 @@ class KernelCache:
         os.replace(partial, path)
 
     def _remove(self, key: str) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # (in a folder that can be read alone a damaged file stays: it is not loaded)
+        with contextlib.suppress(OSError):
+            # (in a folder that can be read alone a damaged file stays: it is not loaded)
             for suffix in (".sum", ".so", ".cpp"):
                 self._path(key, suffix).unlink(missing_ok=True)
 

@@ -78,13 +78,14 @@ __all__ = [
     "DTYPE_CODES",
 ]
 
+# (four more: a result in float32 of operands of 16 bits)
 _PRODUCTS = {
     "aten.mm.default": 0,
     "aten.bmm.default": 1,
     "aten.addmm.default": 2,
     "aten.baddbmm.default": 3,
     "aten.mm.dtype": 4,
-}  # (four more: a result in float32 of operands of 16 bits)
+}
 
 # cudaDataType
 _LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}

@@ -26,9 +26,8 @@ __all__ = ["LEAST_BYTES", "Wanted", "take", "held", "clear"]
 LEAST_BYTES = 16 << 20
 
 _lock = forks.lock()
-_kept: OrderedDict[int, "_Kept"] = (
-    OrderedDict()
-)  # address of the memory -> what is known of it, least recently handed out first
+# address of the memory -> what is known of it, least recently handed out first
+_kept: OrderedDict[int, "_Kept"] = OrderedDict()
 
 
 @dataclass

@@ -20,9 +20,8 @@ def _make_hide() -> Callable[[types.CodeType], None]:
     mark = getattr(stock, "set_code_exec_strategy", None)
     if mark is None:
         return lambda code: None
-    skip = stock._FrameExecStrategy(
-        stock._FrameAction.SKIP, stock._FrameAction.SKIP
-    )  # this frame, and the frames that it starts
+    # this frame, and the frames that it starts
+    skip = stock._FrameExecStrategy(stock._FrameAction.SKIP, stock._FrameAction.SKIP)
     return lambda code: mark(code, skip)
 
 

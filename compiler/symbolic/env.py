@@ -246,9 +246,8 @@ class ShapeEnv:
                 self.replacements[name] = other
                 return
         if any(e.is_const and e.value in (0, 1) for e in (a, b)):
-            self.specialize(
-                a if b.is_const else b
-            )  # `s // 4 == 1`: what is broadcast or empty must be plain in the graph's sizes
+            # `s // 4 == 1`: what is broadcast or empty must be plain in the graph's sizes
+            self.specialize(a if b.is_const else b)
 
     def _tighten(self, a: Expr, b: Expr) -> None:
         """n <= s or s <= n narrows a range."""

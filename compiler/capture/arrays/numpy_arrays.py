@@ -34,9 +34,8 @@ __all__ = ["call_numpy", "from_tensor", "to_tensor"]
 _NOT_FOLLOWED = "what native code does with an array is not traced"
 _LARGEST = 1 << 20  # elements of a constant that numpy computes during capture
 
-_TAKES_TENSORS = frozenset(
-    ("array", "asarray", "ones_like", "zeros_like", "full_like")
-)  # by their __array__; others give tensors back, or ask for methods
+# by their __array__; others give tensors back, or ask for methods
+_TAKES_TENSORS = frozenset(("array", "asarray", "ones_like", "zeros_like", "full_like"))
 
 # Translated with another meaning, or with results that are another choice among equals.
 _DIFFERENT = frozenset(

@@ -191,9 +191,8 @@ def undone(graph: CapturedGraph) -> Callable[..., tuple]:
 
 def run_natively(error: Exception, func: types.FunctionType, args: tuple, *, handlers: bool) -> Any:
     """The default for CaptureOptions.failed: the frame as it is."""
-    if getattr(
-        error, "_tcompile_final", False
-    ):  # raised by the user's own hook while the graph's results were handed over, or by `undone`
+    if getattr(error, "_tcompile_final", False):
+        # raised by the user's own hook while the graph's results were handed over, or by `undone`
         raise error
     return call_original(func, args)
 

@@ -550,10 +550,11 @@ def _generator(place: Place) -> Suggestion | None:
     inner = place.text(node)
     inner = inner[1:-1] if inner.startswith("(") else inner
     call = place.path[place.path.index(node) - 1]
+    # f(x for x in y)
     shared = isinstance(call, ast.Call) and (node.lineno, node.col_offset) == (
         call.func.end_lineno,
         call.func.end_col_offset,
-    )  # f(x for x in y)
+    )
     return f"write [{inner}]", place.exchange(node, f"([{inner}])" if shared else f"[{inner}]")
 
 

@@ -224,9 +224,8 @@ def _emit(
     caught: ResumeSpec | None,
 ) -> None:
     bytecode, loop = plan.bytecode, plan.loop
-    handler = (
-        None if outer is None else Handler(bytecode.instructions[loop.head], outer.depth, outer.lasti)
-    )  # target set below
+    # target set below
+    handler = None if outer is None else Handler(bytecode.instructions[loop.head], outer.depth, outer.lasti)
     landings = {target: Instruction("NOP", positions=splice.position) for target in ways}
 
     def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:

@@ -37,49 +37,19 @@ BINARY_OPERATORS: tuple[str, ...] = tuple(symbol for _, symbol in opcode._nb_ops
 BINARY_NUMBER = {symbol: number for number, symbol in enumerate(BINARY_OPERATORS)}
 COMMON_CONSTANTS: tuple = tuple(getattr(opcode, "_common_constants", ()))  # 3.14 on
 COMPARISONS: tuple[str, ...] = ("<", "<=", "==", "!=", ">", ">=")
-COMPARE_MASK = {
-    "<": 2,
-    "<=": 10,
-    "==": 8,
-    "!=": 7,
-    ">": 4,
-    ">=": 12,
-}  # 3.12 on: which outcomes of a three-way test mean True
+# 3.12 on: which outcomes of a three-way test mean True
+COMPARE_MASK = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
 _CONVERSIONS = (None, "str", "repr", "ascii")
 
 _NAMES = frozenset(
     """LOAD_NAME STORE_NAME DELETE_NAME STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM
     LOAD_FROM_DICT_OR_GLOBALS""".split()
 )
+# a plain integer operand, the same in every version
 _COUNTED = frozenset(
-    [  # a plain integer operand, the same in every version
-        "COPY",
-        "SWAP",
-        "COPY_FREE_VARS",
-        "RESUME",
-        "BUILD_TUPLE",
-        "BUILD_LIST",
-        "BUILD_SET",
-        "BUILD_MAP",
-        "BUILD_CONST_KEY_MAP",
-        "BUILD_STRING",
-        "BUILD_SLICE",
-        "LIST_APPEND",
-        "SET_ADD",
-        "MAP_ADD",
-        "LIST_EXTEND",
-        "SET_UPDATE",
-        "DICT_UPDATE",
-        "DICT_MERGE",
-        "UNPACK_SEQUENCE",
-        "UNPACK_EX",
-        "CALL_FUNCTION_EX",
-        "RAISE_VARARGS",
-        "RERAISE",
-        "MATCH_CLASS",
-        "YIELD_VALUE",
-        "GET_AWAITABLE",
-    ]
+    """COPY SWAP COPY_FREE_VARS RESUME BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING
+    BUILD_SLICE LIST_APPEND SET_ADD MAP_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE UNPACK_SEQUENCE UNPACK_EX
+    CALL_FUNCTION_EX RAISE_VARARGS RERAISE MATCH_CLASS YIELD_VALUE GET_AWAITABLE""".split()
 )
 _SPECIAL = frozenset(
     """LOAD_CONST LOAD_GLOBAL LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR BINARY_OP COMPARE_OP IS_OP CONTAINS_OP CALL

@@ -96,9 +96,8 @@ def _link_code(outer: CodeType, hole: int, inner: CodeType) -> CodeType:
     ]
     within = [fresh(_rest_of(inner)), *(fresh(name) for name in inner.co_varnames[: inner.co_argcount])]
     bytecode = decode(outer)
-    start = next(
-        ins for ins in bytecode.instructions if ins.op == "JUMP"
-    )  # from the restored state to what follows the call
+    # from the restored state to what follows the call
+    start = next(ins for ins in bytecode.instructions if ins.op == "JUMP")
     splice = Splice(bytecode, [*own, *within], (), start.positions)
 
     def push_function(param: Param) -> None:

@@ -34,6 +34,8 @@ __all__ = ["LOOP_ITEM", "CannotOutline", "Exit", "RegionSpec", "Plan", "make_reg
 
 LOOP_ITEM = "__value"  # the parameter of a loop's turn that is the loop's item
 _SETS = frozenset(("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"))  # a slot: to a value, or to nothing
+# what an instruction adds its element to lies `arg` values below those that it takes
+_REACHES_BELOW = frozenset("LIST_APPEND SET_ADD MAP_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE RERAISE".split())
 _NEEDS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"))
 
 
@@ -160,16 +162,7 @@ class Plan:
             reach = pops(ins)
             if ins.op in ("COPY", "SWAP"):
                 reach = ins.arg
-            elif ins.op in (
-                "LIST_APPEND",
-                "SET_ADD",
-                "MAP_ADD",
-                "LIST_EXTEND",
-                "SET_UPDATE",
-                "DICT_UPDATE",
-                "DICT_MERGE",
-                "RERAISE",
-            ):
+            elif ins.op in _REACHES_BELOW:
                 reach = pops(ins) + ins.arg
             elif ins.op == "WITH_EXCEPT_START":
                 reach = 3 + EXIT_SLOTS

@@ -170,9 +170,8 @@ def restore(splice: Splice, kinds: Kinds, params: Sequence[Param], closure: Sequ
     """Emit what makes the frame's state out of the parameters."""
     for number in closure:
         if not bound >> number & 1:
-            splice.emit(
-                "DELETE_FAST", slot=splice.slot(number)
-            )  # an empty slot, in the middle of an inlined comprehension
+            # an empty slot, in the middle of an inlined comprehension
+            splice.emit("DELETE_FAST", slot=splice.slot(number))
     splice.restore_stack(
         kinds, {param.number: at for at, param in enumerate(params) if param.kind in ("stack", "handled")}
     )
@@ -259,9 +258,8 @@ def raising(function: FunctionType, error: BaseException) -> FunctionType | None
     if _resume_codes.get(code) is None:
         return None
     bytecode = decode(code).copy()
-    jump = next(
-        ins for ins in bytecode.instructions if ins.op == "JUMP"
-    )  # from the restored state to where execution goes on
+    # from the restored state to where execution goes on
+    jump = next(ins for ins in bytecode.instructions if ins.op == "JUMP")
     lead = jump.target
     assert lead is not None
     at_hand = [error]  # a code object must not keep the error, whose frames hold it

@@ -98,9 +98,8 @@ def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:
     at its frame.
     """
     everything = looks_at_frame(bytecode)
-    own = {
-        bytecode.slots[i].name for i in made_at_start(bytecode)
-    }  # a free slot of that name only handed the cell in, see Splice
+    # a free slot of that name only handed the cell in, see Splice
+    own = {bytecode.slots[i].name for i in made_at_start(bytecode)}
     used = {
         i for i, slot in enumerate(bytecode.slots) if slot.free and slot.name not in own or (slot.cell and everything)
     }

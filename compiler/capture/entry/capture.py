@@ -303,9 +303,8 @@ class _Attempt:
                 raise SkipFrame(f"it raises {in_words(raised.exc)}", quiet=True) from None
             # the program raises: let it raise natively, from its own line
             signal = Break("exception", f"the program raises {in_words(raised.exc)}")
-            signal.where = (
-                machine.trails.get(id(raised.exc), [])[::-1] or None
-            )  # one break for one exception, whichever frame it leaves
+            # one break for one exception, whichever frame it leaves
+            signal.where = machine.trails.get(id(raised.exc), [])[::-1] or None
             raise signal from None
         except CaptureBug as bug:
             raise bug.__cause__ or RuntimeError(str(bug)) from None
@@ -700,9 +699,8 @@ class _Attempt:
             classes = dict.fromkeys(
                 (torch.Tensor, *(type(world.reals[id(tensor)]) for tensor in world.tensors.values()))
             )
-            guards += special_guards(
-                cls for cls in classes if cls in PLAIN_TENSORS
-            )  # (in the order of their first use)
+            # (in the order of their first use)
+            guards += special_guards(cls for cls in classes if cls in PLAIN_TENSORS)
         return guards
 
     def _different_targets(self) -> list[Guard]:

@@ -167,9 +167,8 @@ class EntryWriter:
             subscript = repr(key) if plain else self.constant(key, "key")
             owner = self.machine.world.loaded.get(source.base)
             native = next((b for b in (list, tuple, dict) if isinstance(owner, b)), None)
-            if (
-                native is not None and type(owner).__getitem__ is not native.__getitem__
-            ):  # past what a subclass overrides
+            if native is not None and type(owner).__getitem__ is not native.__getitem__:
+                # past what a subclass overrides
                 return f"{native.__name__}.__getitem__({base}, {subscript})"
             return f"{base}[{subscript}]"
         return step_text(kind, base, key, self.constant)
@@ -338,9 +337,8 @@ class EntryWriter:
         guards of the resume function can look into a MethodType."""
         cls = type(v)
         source = self.machine.world.sources.get(id(v))
-        fixed = (
-            source is not None and source.root.kind == "const"
-        )  # random.random: a method of an object that nothing else names
+        # random.random: a method of an object that nothing else names
+        fixed = source is not None and source.root.kind == "const"
         if source is not None and cls in BOUND_NATIVE and self.machine.world.source_of(v.__self__) is None:
             return self.load(source)  # its owner is another at the next call
         if cls in BOUND_NATIVE and not fixed and has_owner(v) and type(v.__self__) is not TraceTensor:
@@ -365,9 +363,8 @@ class EntryWriter:
         kind = e.kind
         if kind == "setattr":
             target = self.value(e.target)
-            if type(e.target) is Subclassed or _own_setattr(
-                type(e.target)
-            ):  # it ran already, while captured: what it did at last is to be done
+            if type(e.target) is Subclassed or _own_setattr(type(e.target)):
+                # it ran already, while captured: what it did at last is to be done
                 base = self.constant(torch.nn.Module) if isinstance(e.target, torch.nn.Module) else "object"
                 self.line(f"{base}.__setattr__({target}, {e.name!r}, {self.value(e.value)})")
             elif is_plain_name(e.name):

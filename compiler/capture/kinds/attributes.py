@@ -236,9 +236,8 @@ def _instance_attribute(machine: Machine, obj: Any, cls: type, name: str) -> Any
         return _thread_attribute(machine, obj, name)
     if is_placement(cls) and isinstance(_lookup(cls, name), property):
         return machine.native(getattr, obj, name)
-    if (
-        name in ("forward", "_orig_mod") and (original := cls.__dict__.get("__tcompile_original__")) is not None
-    ):  # of a compiled module: modules.py
+    if name in ("forward", "_orig_mod") and (original := cls.__dict__.get("__tcompile_original__")) is not None:
+        # of a compiled module: modules.py
         module = original_of(machine, obj, original)
         return module if name == "_orig_mod" else get_attribute(machine, module, name)
     custom = _lookup(cls, "__getattribute__")

@@ -218,16 +218,10 @@ for _fn, _field in (
     (torch._C._get_cublas_allow_bf16_reduced_precision_reduction, "matmul_precision"),
 ):
     FUNCTIONS[_fn] = lambda machine, fn=_fn, field=_field: _initial(machine, field, fn())
-for _name in (
-    "is_autocast_enabled",
-    "get_autocast_dtype",
-    "is_autocast_cache_enabled",
-    "get_autocast_gpu_dtype",
-    "get_autocast_cpu_dtype",
-    "is_autocast_cpu_enabled",
-    "is_any_autocast_enabled",
-    "_is_any_autocast_enabled",
-):
+for (
+    _name
+) in """is_autocast_enabled get_autocast_dtype is_autocast_cache_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype
+    is_autocast_cpu_enabled is_any_autocast_enabled _is_any_autocast_enabled""".split():
     for _home in (torch, torch._C):
         if (_fn := getattr(_home, _name, None)) is not None and isinstance(_fn, types.BuiltinFunctionType):
             FUNCTIONS[_fn] = lambda machine, *a, fn=_fn: _autocast_state(machine, fn, a)
@@ -248,10 +242,11 @@ _AUTOCAST_FLAGS = (
     "torch.get_autocast_cpu_dtype",
     *(f"torch.get_autocast_dtype:{device}" for device in AUTOCAST_DEVICES),
 )
+# the same, without a warning
 _UNDEPRECATED = {
     "torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype:cuda",
     "torch.get_autocast_cpu_dtype": "torch.get_autocast_dtype:cpu",
-}  # no warnings
+}
 _STATE_CHANGES = [
     getattr(home, name)
     for home, name in (

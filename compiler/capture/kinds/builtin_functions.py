@@ -715,9 +715,8 @@ def _bytes(machine: Machine, *args: Any, c: type, **kwargs: Any) -> Any:
         elif isinstance(args[0], (list, tuple, set, InlineGenerator)) or any(
             python_method(type(args[0]), name) is not None for name in ("__iter__", "__getitem__")
         ):
-            values = (
-                items(machine, args[0]) if c is bytes else machine.native(list, machine.iterate(args[0]))
-            )  # bytearray() asks for no length
+            # bytearray() asks for no length
+            values = items(machine, args[0]) if c is bytes else machine.native(list, machine.iterate(args[0]))
             args = ([as_index(machine, value) for value in values],)
     return machine.native(c, *[machine.world.pin(machine.plain(arg)) for arg in args], **kwargs)
 

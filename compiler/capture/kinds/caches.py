@@ -38,9 +38,8 @@ def call_cached(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         machine.world.anchor(fn)
         return builtin_calls.log_effect(machine, fn, args, kwargs)
     source = machine.world.source_of(fn) or machine.world.anchor(fn)
-    if is_trusted_module(
-        getattr(inner, "__module__", None) or ""
-    ):  # what torch and the standard library cache are functions of their arguments
+    if is_trusted_module(getattr(inner, "__module__", None) or ""):
+        # what torch and the standard library cache are functions of their arguments
         if isinstance(inner, types.FunctionType) and machine.world.source_of(inner) is None:
             machine.world.register(inner, S.attr(source, "__wrapped__"))
         return machine.call(inner, args, kwargs)
@@ -58,9 +57,8 @@ def _ask(machine: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
         raise Break("c_call", f"the cached function {name} is called after side effects that it may see")
     before, calls = len(machine.effects.entries), machine.graph.calls
     try:
-        result = machine.call(
-            fn.__wrapped__, args, kwargs
-        )  # to see whether it has effects: whether and when those happen depends on its cache
+        # to see whether it has effects: whether and when those happen depends on its cache
+        result = machine.call(fn.__wrapped__, args, kwargs)
     except Raised:
         raise Break("c_call", f"the cached function {name} raises") from None
     new = [entry for entry in machine.effects.entries[before:] if entry is not None]

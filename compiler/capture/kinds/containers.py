@@ -68,9 +68,8 @@ def _shadow(machine: Machine, obj: Any) -> Shadow:
 def _written_attributes(machine: Machine, obj: Any) -> dict[str, Any]:
     """Where `obj` is the __dict__ of an object: the attributes that were written to and are not in it yet."""
     owner = machine.world.dict_owners.get(id(obj))
-    return machine.world.pending.get(
-        id(obj if owner is None else owner), {}
-    )  # the globals of a module are written by their dict
+    # the globals of a module are written by their dict
+    return machine.world.pending.get(id(obj if owner is None else owner), {})
 
 
 def _refuse_late_attributes(machine: Machine, obj: Any) -> None:

@@ -48,9 +48,8 @@ def address(machine: Machine, value: Any) -> Any:
     if type(value) is Array:
         raise Break("address")
     at = S.asked(source, id)
-    if (
-        machine.world.opts.library is not None and machine.world.opts.dynamic is not False
-    ):  # each run of a cell makes it anew
+    if machine.world.opts.library is not None and machine.world.opts.dynamic is not False:
+        # each run of a cell makes it anew
         machine.world.opts.dynamic_ints.add(at)
     return machine.world.load(id(real), at, "its id is read")
 
@@ -96,9 +95,8 @@ def _function_text(machine: Machine, fn: types.FunctionType) -> str | LateText:
     return _with_address(kind, n) if late is None else late
 
 
-TEXTS: dict[type, Callable[[Any, Any], str | LateText]] = {
-    types.FunctionType: _function_text,
-}  # what makes the text of objects that have none of their own; objects/texts.py adds bound methods, which hold others
+# what makes the text of objects that have none of their own; objects/texts.py adds bound methods, which hold others
+TEXTS: dict[type, Callable[[Any, Any], str | LateText]] = {types.FunctionType: _function_text}
 
 
 def _with_address(kind: str, n: int) -> str:

@@ -116,9 +116,8 @@ def native_operation(machine: Machine, fn: Callable, *args: Any) -> Any:
         or fn in COMPARISONS
         and _rounds(*map(type, args), *args)
     ):
-        args = tuple(
-            [specialize(a) for a in args]
-        )  # SymFloat's way by an integer loses the sign of -0.0; it compares ints as floats
+        # SymFloat's way by an integer loses the sign of -0.0; it compares ints as floats
+        args = tuple([specialize(a) for a in args])
     try:
         return fn(*args)
     except Exception as exc:
@@ -282,9 +281,8 @@ def _by_native_code(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
 
 # Ways of `a op b`, in Python's order. One that does not know the operands gives NotImplemented; the next is tried.
 _BINARY_STEPS = (_in_place, _formatted, _joined_text, _by_own_methods, _same_tuple)
-_ASK_FIRST = frozenset(
-    (list, collections.deque, bytearray)
-)  # sequences without operators of numbers: in place, too, the other side is asked first
+# sequences without operators of numbers: in place, too, the other side is asked first
+_ASK_FIRST = frozenset((list, collections.deque, bytearray))
 _CONCATENATED = (str, list, tuple, bytes, bytearray, collections.deque)
 
 
@@ -791,8 +789,6 @@ def contains_op(machine: Machine, frame: Frame, ins: Any) -> None:
 def to_bool(machine: Machine, frame: Frame, ins: Any) -> None:
     v = frame.stack[-1]
     varies = type(v) is TraceTensor or is_read(v) or machine.env.is_open(v)
-    if not varies or frame.program[frame.pc][1].op not in (
-        "POP_JUMP_IF_TRUE",
-        "POP_JUMP_IF_FALSE",
-    ):  # else the jump asks
+    if not varies or frame.program[frame.pc][1].op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+        # else the jump asks
         frame.stack[-1] = truth(machine, v)

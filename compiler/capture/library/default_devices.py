@@ -64,9 +64,8 @@ class DeviceRegions:
     def write(self, writer: EntryWriter) -> None:
         """Leave torch's stack as the program has it here."""
         for _ in range(self.left):
-            writer.line(
-                f"{writer.value(torch.device('cpu'))}.__exit__(None, None, None)"
-            )  # (whichever device is asked: the innermost region ends)
+            # (whichever device is asked: the innermost region ends)
+            writer.line(f"{writer.value(torch.device('cpu'))}.__exit__(None, None, None)")
         for device in self.entered:
             writer.line(f"{writer.value(device)}.__enter__()")
 

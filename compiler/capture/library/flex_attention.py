@@ -218,20 +218,20 @@ def flex_attention_(
         and query.device.type in ("cpu", "cuda")
         and torch._C.is_autocast_enabled(query.device.type)
     )
-    if (
-        under_autocast and torch._C.DispatchKey.AutocastCUDA in torch.ops.higher_order.flex_attention.py_kernels
-    ):  # (not in older torches)
+    if under_autocast and torch._C.DispatchKey.AutocastCUDA in torch.ops.higher_order.flex_attention.py_kernels:
+        # (not in older torches)
         query, key, value = interpret(
             machine, _as_autocast, [torch.get_autocast_dtype(query.device.type), query, key, value], {}
         )
     mask_mod = None if block_mask is None else machine.getattr(block_mask, "mask_mod")
     if not _fits(machine, query, key, value, block_mask, gqa) or lse and return_aux is not None:
+        # (eager says what is wrong)
         return interpret(
             machine,
             fn,
             [query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options],
             {"return_aux": return_aux},
-        )  # (eager says what is wrong)
+        )
     inner, _ = int(query.shape[-1]), int(value.shape[-1])  # (fixed, as eager has them)
     if scale is None:
         scale = 1.0 / math.sqrt(inner)

@@ -53,11 +53,12 @@ def call_transformed(machine: Machine, t: Transformed, args: list, kwargs: dict)
             machine, t.name, fresh, lambda: machine.call(t.function, list(inside_args), dict(inside_kwargs))
         )
     if t.name not in ("grad", "grad_and_value") and _draws(body.graph):
+        # (one for each slice, or an error)
         raise Break(
             "higher_order",
             f"random numbers are made inside of torch.func.{t.name}",
             "make them outside and pass them in",
-        )  # (one for each slice, or an error)
+        )
     results, _ = Template.of(body.result)
     call = TransformCall(t.name, body.graph, t.transform, arguments, results, parameters)
     out = record_call(machine, call, tensors, body.lifted)

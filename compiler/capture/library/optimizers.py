@@ -261,9 +261,8 @@ def _step_of(machine: Machine, fn: Any, opt: Any = None, closure: Any = None) ->
 
 def _init_group(machine: Machine, opt: Any, function: types.FunctionType, args: list, kwargs: dict) -> Any:
     """Interpret it, once torch itself has made the state that the parameters with gradients have at a first step."""
-    function = function.__dict__.get(
-        "_torchdynamo_orig_callable", function
-    )  # stock keeps its own capture out, once it has been used
+    # stock keeps its own capture out, once it has been used
+    function = function.__dict__.get("_torchdynamo_orig_callable", function)
     group = args[0]
     missing = []
     for p in machine.iterate(machine.call(dict.get, [group, "params"])):
@@ -273,9 +272,8 @@ def _init_group(machine: Machine, opt: Any, function: types.FunctionType, args: 
                 missing.append(real)
     if missing:
         _make_state(opt, group, missing, inspect.signature(function))
-        if machine.opts.entries_exist and any(
-            opt.state.get(p) for p in missing
-        ):  # (SGD with dampening makes none before its first step)
+        if machine.opts.entries_exist and any(opt.state.get(p) for p in missing):
+            # (SGD with dampening makes none before its first step)
             raise StateMade  # they may serve this call now
     return machine.call(function, [opt, *args], kwargs)
 
@@ -348,9 +346,8 @@ def _functional(machine: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     return machine.call_python(inspect.unwrap(fn), list(args), kwargs)
 
 
-_NUMBERS = frozenset(
-    ("state_steps", "mu_products", "mus", "etas")
-)  # state of each parameter that is one number, whatever the parameter's shape
+# state of each parameter that is one number, whatever the parameter's shape
+_NUMBERS = frozenset(("state_steps", "mu_products", "mus", "etas"))
 
 
 def _plain(t: Any) -> Any:

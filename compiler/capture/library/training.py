@@ -212,9 +212,8 @@ def backward(
     late, hooks = machine.hooks.of_pass(machine, roots), [_hooks(machine, leaf) for leaf in leaves]
     ends = [_plain(leaf, nested=True) for leaf in leaves]
     grads, order = _run(machine, roots, gradients, ends, bool(retain_graph), False, True, late, any(map(any, hooks)))
-    known |= {
-        id(grad.tt_storage) for grad in grads[len(leaves) :] if grad is not None
-    }  # (a hook may keep what it is given)
+    # (a hook may keep what it is given)
+    known |= {id(grad.tt_storage) for grad in grads[len(leaves) :] if grad is not None}
     outer, machine.module_path = machine.module_path, BACKWARD
     try:
         for place in order:
@@ -260,9 +259,8 @@ def _leaves(machine: Machine, roots: list, asked: list | None) -> list[Any]:
         found = [
             w
             for w in wrapped_leaves(machine)
-            if any(
-                [ends.pop(id(_origin(t)), None) is not None for t in inside(machine, w)]
-            )  # (all of them are taken out)
+            # (all of them are taken out)
+            if any([ends.pop(id(_origin(t)), None) is not None for t in inside(machine, w)])
         ]
         found += [
             s

@@ -67,9 +67,8 @@ class InlineGenerator:
         try:
             if exc is not None:
                 self._leave_delegate(exc)
-                if machine.handled is not None and not machine.world.is_outside(
-                    exc
-                ):  # the generator's own: else it stays
+                if machine.handled is not None and not machine.world.is_outside(exc):
+                    # the generator's own: else it stays
                     set_context(machine, exc)
                 ins = frame.program[frame.pc - 1][1]
                 if not machine.unwind(frame, ins, exc, True):

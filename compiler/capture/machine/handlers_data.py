@@ -219,9 +219,8 @@ def load_name(machine: Machine, frame: Frame, ins: Any) -> None:
 @handler("STORE_NAME")
 def store_name(machine: Machine, frame: Frame, ins: Any) -> None:
     if frame.names is not None:
-        machine.native(
-            operator.setitem, frame.names, ins.arg, frame.stack.pop()
-        )  # the namespace may be of a class of the program's
+        # the namespace may be of a class of the program's
+        machine.native(operator.setitem, frame.names, ins.arg, frame.stack.pop())
     else:
         store_global(machine, frame, ins)
 

@@ -74,9 +74,8 @@ class Machine:
         self.handled: BaseException | None = None  # by the innermost generator that runs, or outside of them
         self.handled_outside: list[BaseException | None] = []  # by who resumed the generators that run
         self.stops: dict[int, Any] = {}  # instruction index of the root frame -> reason
-        self.opaque: set[types.CodeType] = (
-            set()
-        )  # functions allowed in graphs that capture could not follow: calls in the graph
+        # functions allowed in graphs that capture could not follow: calls in the graph
+        self.opaque: set[types.CodeType] = set()
         self.checked: dict[Any, tuple[float, float]] = {}  # ints that are read -> what the program has checked of them
         self.allowed: set[types.CodeType] = set()  # code of forward of Functions that are allowed in graphs
         self.paths: dict[int, list[Step]] = {}  # the same index, of a call -> where the frames within it are left

@@ -41,11 +41,8 @@ SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
 ATOMS = frozenset(
     (*SINGLETONS, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
-BOUND_NATIVE = (
-    types.BuiltinFunctionType,
-    types.MethodWrapperType,
-    type(re.compile("").sub),
-)  # the last: methods that know their class
+# the last: methods that know their class
+BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").sub))
 IMMUTABLE = (
     int,
     float,

@@ -446,9 +446,8 @@ class World:
         return isinstance(owner, torch.nn.Module)
 
     def _dynamic_dims(self, real: torch.Tensor, source: Source) -> tuple[int, ...]:
-        learned = {
-            d for d in self.opts.dynamic_dims.get(source, ()) if d < real.dim()
-        }  # the tensors that it was learned from may have had more
+        # the tensors that it was learned from may have had more
+        learned = {d for d in self.opts.dynamic_dims.get(source, ()) if d < real.dim()}
         if self.opts.dynamic is False:
             return tuple(learned)
         named = range(real.dim()) if self.opts.dynamic is True else {*learned, *dynamic_dims(real)}

@@ -75,29 +75,10 @@ def _looked_at(self: LateText, *args: Any) -> NoReturn:
     raise Break("late_text")
 
 
-for _name in (
-    "__eq__",
-    "__ne__",
-    "__lt__",
-    "__le__",
-    "__gt__",
-    "__ge__",
-    "__hash__",
-    "__len__",
-    "__iter__",
-    "__contains__",
-    "__getitem__",
-    "__bool__",
-    "__add__",
-    "__radd__",
-    "__mul__",
-    "__rmul__",
-    "__mod__",
-    "__str__",
-    "__repr__",
-    "__format__",
-    "__reduce_ex__",
-):
+for (
+    _name
+) in """__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __iter__ __contains__ __getitem__ __bool__ __add__
+    __radd__ __mul__ __rmul__ __mod__ __str__ __repr__ __format__ __reduce_ex__""".split():
     setattr(LateText, _name, _looked_at)
 
 

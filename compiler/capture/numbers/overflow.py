@@ -22,9 +22,8 @@ _FILL = frozenset(
     """full full_like new_full fill clamp clip clamp_min clamp_max masked_fill index_fill scatter pad hardtanh threshold
     scalar_tensor fill_diagonal rsub pow""".split()
 )
-_NARROW = frozenset(
-    (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.float16)
-)  # that do not hold every int64
+# that do not hold every int64
+_NARROW = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.float16))
 _SCALES = ("alpha", "beta", "value")
 _HELD_BY_ALL = 127  # by every type but bool: numbers from 0 to that
 
@@ -40,9 +39,8 @@ def number_too_large(target: Callable | str, args: tuple, kwargs: dict, result: 
     if dtype in _NARROW and name in _FILL:
         limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
         for a in (*args, *kwargs.values()):
-            if type(a) is torch.SymInt and not (
-                a <= int(limits.max) and a >= int(limits.min)
-            ):  # (each answer is guarded)
+            if type(a) is torch.SymInt and not (a <= int(limits.max) and a >= int(limits.min)):
+                # (each answer is guarded)
                 return a
     large = [
         a

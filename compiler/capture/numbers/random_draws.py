@@ -65,9 +65,8 @@ def _numpy(machine: Machine, *args: Any, name: str, **kwargs: Any) -> Any:
     plain = [machine.deep_plain(arg) for arg in args], {key: machine.deep_plain(value) for key, value in kwargs.items()}
     if not constant_only((*plain[0], *plain[1].values())):
         raise Break("numpy", f"numpy.random.{name} is called")
-    sample = machine.native(
-        getattr(numpy.random.RandomState(0), name), *plain[0], **plain[1]
-    )  # its kind: the numbers come from the entry's draw
+    # its kind: the numbers come from the entry's draw
+    sample = machine.native(getattr(numpy.random.RandomState(0), name), *plain[0], **plain[1])
     if type(sample) is float:
         return _drawn_float(machine, getattr(numpy.random, name), args, kwargs)
     if type(sample) is not numpy.ndarray or sample.dtype.kind not in "fi":

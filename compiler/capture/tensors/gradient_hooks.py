@@ -157,9 +157,8 @@ def shows_nodes(frames: Sequence[Frame], outputs: Sequence[Any], hooked: bool) -
     ]
     used = {n for result in results for n in history(result) if n is not node_of(result)}
     methods = [v.__self__ for v in frames[-1].stack if type(v) in (types.MethodType, types.BuiltinMethodType)]
-    if hooked and any(
-        type(method) is TraceTensor and node_of(method) in used for method in methods
-    ):  # `t.register_hook` comes next
+    if hooked and any(type(method) is TraceTensor and node_of(method) in used for method in methods):
+        # `t.register_hook` comes next
         return True
     own = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
     named = [frame.code for frame in frames if not frame.file.startswith(own)]

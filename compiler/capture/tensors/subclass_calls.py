@@ -49,13 +49,8 @@ _HAS = frozenset(
     (torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
 )
 _NUMBERS = frozenset((float, int, complex))
-_ASK = _NUMBERS | {
-    abs,
-    round,
-    divmod,
-    pow,
-    *(f for f in vars(math).values() if callable(f)),
-}  # they call special methods
+# they call special methods
+_ASK = _NUMBERS | {abs, round, divmod, pow, *(f for f in vars(math).values() if callable(f))}
 _PYTHON_METHODS = {value: name for name, value in vars(torch.Tensor).items() if isinstance(value, types.FunctionType)}
 _METHODS_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _LIFE = frozenset(

@@ -527,9 +527,8 @@ def _type(machine: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
 
 def _requires_grad(machine: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
     wanted = args[0] if args else kwargs.get("requires_grad", True)
-    if obj.requires_grad == wanted and not (
-        obj.is_leaf and obj._is_view()
-    ):  # (a view made under no_grad becomes a leaf)
+    if obj.requires_grad == wanted and not (obj.is_leaf and obj._is_view()):
+        # (a view made under no_grad becomes a leaf)
         return obj
     if wanted is True and id(obj) not in machine.world.reals and obj.is_floating_point():  # a leaf of the graph's own
         return _finish(machine, "call_method", "requires_grad_", [obj], {}, obj.requires_grad_())

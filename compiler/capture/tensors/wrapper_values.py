@@ -138,10 +138,8 @@ class _Loading:
         machine = world.machine
         wrap = Wrap(crossing if differentiable else Crossing(wrapping), differentiable)
         outer = machine.native(wrap, sizes, *self.plain)
-        scopes, machine.graph.scopes = (
-            machine.graph.scopes,
-            [machine.graph.root],
-        )  # in the frame's own graph, as its inputs are
+        # in the frame's own graph, as its inputs are
+        scopes, machine.graph.scopes = (machine.graph.scopes, [machine.graph.root])
         try:
             self.outer = machine.graph.record("call_function", wrap, (sizes, *self.plain), {}, outer)
         finally:

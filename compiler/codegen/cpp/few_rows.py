@@ -43,9 +43,8 @@ def _fold_all_text(lanes: int) -> str:
     rounds = []
     s = lanes // 2
     while s:
-        low = [
-            i if not i & s else lanes + (i ^ s) for i in range(lanes)
-        ]  # of the first vector where the bit is clear, else of the second
+        # of the first vector where the bit is clear, else of the second
+        low = [i if not i & s else lanes + (i ^ s) for i in range(lanes)]
         high = [i + s if not i & s else lanes + i for i in range(lanes)]
         rounds.append(
             f"    UNROLL for (int i = 0; i < {s}; i++) r[i] = SHUFFLE(r[i], r[i + {s}], {', '.join(map(str, low))})"

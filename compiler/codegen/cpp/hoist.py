@@ -39,9 +39,8 @@ def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
                 [replace(store, value=put(store.value)) for store in st.stores],
             )
         stages.append(st)
-    return (
-        replace(kernel, stages=stages, locals=[*kernel.locals, *made]) if made else kernel
-    )  # (the same object where there are none)
+    # (the same object where there are none)
+    return replace(kernel, stages=stages, locals=[*kernel.locals, *made]) if made else kernel
 
 
 def _kept(stage: Stage, cost: Callable[[Value], float]) -> list[Value]:

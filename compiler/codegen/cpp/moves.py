@@ -61,14 +61,8 @@ def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
     return made[root.id, dtype]
 
 
-_MOVED = {
-    "cast": (0,),
-    "neg": (0,),
-    "abs": (0,),
-    "copysign": (0, 1),
-    "where": (1, 2),
-    "masked": (1, 2),
-}  # the arguments that are elements
+# the arguments that are elements
+_MOVED = {"cast": (0,), "neg": (0,), "abs": (0,), "copysign": (0, 1), "where": (1, 2), "masked": (1, 2)}
 
 
 def _rebuilt(value: Value, args: list[Value]) -> Value:

@@ -45,9 +45,8 @@ RUN = 128  # steps of k between additions to the tile in memory
 BLOCK_BYTES = 384 * 1024  # of packed rows that an item goes through: they stay in the second-level cache
 LEAST_BLOCK = 96  # rows
 LEAST_WORK = 4096  # multiplications below which plain loops do as well
-FAR_BYTES = (
-    4 << 20
-)  # of packed rows, beyond which going through all of them again for each strip of columns is slower than
+# of packed rows, beyond which going through all of them again for each strip of columns is slower than
+FAR_BYTES = 4 << 20
 FAR_ROWS = 256  # packing the strips again for each block of that many rows
 LEAST_NUMBER = 17  # smaller ones stay in the text: unit strides, tiles
 _LITERAL = re.compile(r"(?<![\w.])(\d+)(LL)?(?![\w.])")
@@ -109,9 +108,8 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
         return None
     for one, many in (("a", "b"), ("b", "a")):
         if of[one] and len(of[many]) > 1 and _unit(stores, of[many][-1]) and not any(_unit(stores, x) for x in of[one]):
-            of["ab"] += of[many][
-                :-1
-            ]  # one matrix times several: each by itself, so that results are stored in whole vectors
+            # one matrix times several: each by itself, so that results are stored in whole vectors
+            of["ab"] += of[many][:-1]
             of[many] = of[many][-1:]
     if len(of["b"]) != 1 or (
         of["a"] and _unit(stores, of["a"][-1]) and len(of["a"]) == 1 and not _unit(stores, of["b"][0])
@@ -190,9 +188,8 @@ class ProductPrinter:
             rows *= _hint(row.size, kernel.hints)
         varies = any(as_expr(a.size).symbol_names() for a in product.rows)
         self.mr, self.vectors = tile_shape(self.lanes, rows, _hint(product.columns.size, kernel.hints), varies)
-        self.half = (
-            self.mr // 2 if varies and rows <= self.mr else 0
-        )  # rows of the smaller tile for what is left of them
+        # rows of the smaller tile for what is left of them
+        self.half = self.mr // 2 if varies and rows <= self.mr else 0
         self.nr = self.vectors * self.lanes
         self.s = Support(target, self.lanes)
         self.scope = _OpenScope(self.s)
@@ -211,9 +208,8 @@ class ProductPrinter:
         )
         self.column_panels = ceildiv(self.n, self.nr)
         self.batches = numel(product.batch)
-        self.one = bool(product.batch) and all(
-            product.a.attr[1].coeff(x.symbol.name) is ZERO for x in product.batch
-        )  # packed once for all
+        # packed once for all
+        self.one = bool(product.batch) and all(product.a.attr[1].coeff(x.symbol.name) is ZERO for x in product.batch)
         once = self.scope.once
         self.shapes = [
             f"    const i64 rows = {once(self.m)}, columns = {once(self.n)}, depth = {once(self.depth)};",
@@ -572,9 +568,8 @@ def transpose_text(lanes: int, vector: str = "vf32") -> str:
     rounds = []
     s = lanes // 2
     while s:
-        low = [
-            i if not i & s else lanes + (i ^ s) for i in range(lanes)
-        ]  # a where the bit is clear, else b from s lanes before
+        # a where the bit is clear, else b from s lanes before
+        low = [i if not i & s else lanes + (i ^ s) for i in range(lanes)]
         high = [i + s if not i & s else lanes + i for i in range(lanes)]
         rounds.append(
             f"    UNROLL for (int i = 0; i < L; i++) if (!(i & {s})) {{\n"

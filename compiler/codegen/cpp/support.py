@@ -390,9 +390,8 @@ class Support:
         """The prelude."""
         mask = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[self.mask_bytes]
         if "convert" in self._order:
-            signed = {
-                t.replace("u", "i").replace("f32", "i32").replace("f64", "i64") for t in self._vectors
-            }  # results of comparisons
+            # results of comparisons
+            signed = {t.replace("u", "i").replace("f32", "i32").replace("f64", "i64") for t in self._vectors}
             self._order["convert"], tags = conversions(
                 {mask, *signed, *self._vectors}, _BYTES, self.lanes, self.target.features
             )

@@ -140,9 +140,8 @@ class StageValues(GuardedValues):
     piece; `pieces` are its indices, see runs.py.
     """
 
-    CARE = frozenset(
-        ("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod")
-    )  # they read memory, or can trap
+    # they read memory, or can trap
+    CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))
 
     def __init__(
         self,

@@ -192,7 +192,8 @@ class Epilogue:
             or value.dtype is source.dtype
             or source.op == "acc"
             and value.dtype is self.dtype
-        ):  # (the product is held rounded)
+        ):
+            # (the product is held rounded)
             return x
         if value.dtype is not self.dtype:
             raise NotPrintable(f"a cast to {value.dtype} beside a product of {self.dtype}")

@@ -168,9 +168,8 @@ def product(dtype: torch.dtype, columns: int, elements: int, a_by_columns: bool,
     """
     n, t = columns // 2, "bf16" if dtype is torch.bfloat16 else "f16"
     numbers, operands = ", ".join(f"%{i}" for i in range(n)), ", ".join(f'"+f"(s[{i}])' for i in range(n))
-    steps = [
-        (2048 if across else 32) // 16 for across in (a_by_columns, b_by_rows)
-    ]  # of 16 elements, in units of the descriptors
+    # of 16 elements, in units of the descriptors
+    steps = [(2048 if across else 32) // 16 for across in (a_by_columns, b_by_rows)]
     lines = [
         ".reg .pred p;",
         ".reg .b64 a, b;",

@@ -32,9 +32,8 @@ rows: which words, from `at` on, are below
   return bits;
 }"""
     ),
-    "from_bytes": (
-        "u32 from_bytes(u32 bytes) { return bytes * 0x204081u >> 21 & 15; }"
-    ),  # (multiplied, bit n of a nibble goes to byte n, or back)
+    # (multiplied, bit n of a nibble goes to byte n, or back)
+    "from_bytes": ("u32 from_bytes(u32 bytes) { return bytes * 0x204081u >> 21 & 15; }"),
     "to_bytes": "u32 to_bytes(u32 four) { return (four & 15) * 0x204081u & 0x01010101u; }",
     "exchanged": (
         """void exchanged(u32 fours, u32 lane, u32 (&of)[2]) {  // `fours`: of two rows; bits of the two columns that \

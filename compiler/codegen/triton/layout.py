@@ -48,10 +48,8 @@ INT32 = 2**31
 MOST_PERSISTENT = 32768  # elements of a row that registers hold
 SMALL_PERSISTENT = 4096  # ... where there is but one pass to save
 MOST_SPLIT = 512
-LEAST_ROWS, LEAST_COLUMNS = (
-    1 << 22,
-    256,
-)  # elements of a kernel without a reduction, and of its rows, that have a tile of rows
+# elements of a kernel without a reduction, and of its rows, that have a tile of rows
+LEAST_ROWS, LEAST_COLUMNS = (1 << 22, 256)
 
 
 @dataclass(frozen=True)
@@ -294,9 +292,8 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         return _scan(kernel, target, x, rows, x_fast)
     few = _few_rows(x, r, passes, x_fast, target)
     shared = _shared_rows(kernel) if x >= 64 and not few and not x_fast and passes == 1 else 0
-    if (
-        shared > 1 and choices.kind is None
-    ):  # several vectors times one matrix: what they read again is shared by a few rows of it
+    if shared > 1 and choices.kind is None:
+        # several vectors times one matrix: what they read again is shared by a few rows of it
         return Layout("looped", kernel.outer, xblock=min(8, pow2(x)), rblock=min(512, rows), warps=8)
     on = _Rows(kernel, target, x, r, rows, passes, x_fast)
     kind = choices.kind

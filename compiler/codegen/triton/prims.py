@@ -376,9 +376,8 @@ def conversion(x: Operand, to: TType) -> str:
         if to.low_precision:
             return rounded(f"{text}.to(tl.float32)" if x.t.held != "tl.float32" else text, to)
         return text if x.t.held == to.held else f"{text}.to({to.held})"
-    if (
-        x.t.is_float and to.size < 4 and not to.is_float
-    ):  # through a wider integer, so that large values wrap as eager's
+    if x.t.is_float and to.size < 4 and not to.is_float:
+        # through a wider integer, so that large values wrap as eager's
         return f"{text}.to(tl.int64).to({to.held})"
     if to.low_precision and (to.eight_bits or x.t.size > 1):  # (integers of eight bits are exact in sixteen)
         return rounded(f"{text}.to(tl.float32)", to)

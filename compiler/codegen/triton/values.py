@@ -22,13 +22,10 @@ from .prims import Operand, conversion, expression, materialised, rounded
 __all__ = ["Names", "Tile", "Values", "stored"]
 
 NONE: frozenset[str] = frozenset()
-BYTE, WORD = (
-    8,
-    32,
-)  # bits that are read at once: words where a loop reads ahead, for which the hardware wants four bytes
-LOOPED = frozenset(
-    "rs"
-)  # "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
+# bits that are read at once: words where a loop reads ahead, for which the hardware wants four bytes
+BYTE, WORD = (8, 32)
+# "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
+LOOPED = frozenset("rs")
 
 
 def stored(value: Value) -> Value:
@@ -281,9 +278,8 @@ class Values(GuardedValues):
         if buffer.bits:
             return self._bits(value, guard, have)
         mask, over = self.mask(have, guard)
-        if (
-            "r" in have and "r" in self.loose and not guard
-        ):  # whole words of 16 bytes: the end of a row may be read too far
+        if "r" in have and "r" in self.loose and not guard:
+            # whole words of 16 bytes: the end of a row may be read too far
             name, n = self.loose["r"]
             axes = [key for key, dim in self.axis_dims.items() if dim == "r"]
             if len(axes) == 1 and self._inside(value, {**self.sizes, axes[0]: n}):
@@ -380,11 +376,12 @@ class Values(GuardedValues):
     def _of_neighbours(self, expr: Expr, tile: Tile, n: int, have: frozenset[str]) -> tuple[str, str]:
         """(e // n, mask) where each lane along a dimension of tiles stands for n neighbours."""
         lanes = self.names.fresh("lanes")
+        # (as the words of random numbers have them)
         (self.inside if tile.dim in self.looped else self.outside).append(
             f"{lanes} = ({tile.start}) // {n} + tl.arange(0, {tile.dim.upper()}BLOCK // {n}){tile.position}"
             if tile.position
             else f"{lanes} = ({tile.start} + {n} * tl.arange(0, {tile.dim.upper()}BLOCK // {n})) // {n}"
-        )  # (as the words of random numbers have them)
+        )
         where, inner, at = {}, ONE, symbol(lanes)
         for k, axis in enumerate(reversed(tile.axes)):
             size = as_expr(axis.size) if k else as_expr(axis.size) // n
@@ -406,9 +403,8 @@ class Values(GuardedValues):
         if self.index_type != "tl.int32" or t.held != "tl.int64":
             return self._let("index", f"({self.index(e)}).to({t.held})", value, dims)
         name = self._let("index", self.index(e), value, dims).text
-        return Operand(
-            f"{name}.to(tl.int64)", t, dims, narrow=name
-        )  # (converted where it is neither compared nor becomes a float)
+        # (converted where it is neither compared nor becomes a float)
+        return Operand(f"{name}.to(tl.int64)", t, dims, narrow=name)
 
     # ---- random numbers
     def _together(self, value: Value) -> tuple[Tile, int] | None:

@@ -93,9 +93,8 @@ class _Planner(Liveness):
         left: list[tuple[int, Buffer]] = []
         made, reads, viewed = self.life_of_buffers()
         returned = {*result_buffers(self.lowered)}
-        last = max(
-            (i for i, step in enumerate(self.steps) if _may_fail(step)), default=-1
-        )  # a failing graph leaves its inputs as they were
+        # a failing graph leaves its inputs as they were
+        last = max((i for i, step in enumerate(self.steps) if _may_fail(step)), default=-1)
         sources = [b for _, b in self.lowered.mutations]
         targets = [i for i, _ in self.lowered.mutations]
         for i, buffer in self.lowered.mutations:

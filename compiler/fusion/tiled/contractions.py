@@ -130,9 +130,8 @@ def _bundles(found: Sequence[Match]) -> list[Bundle]:
         else:
             out.append(Bundle([c], dict(c.products)))
     for b in out:
-        b.matches.sort(
-            key=lambda c: len(c.products)
-        )  # (a tile that needs fewer products comes first, and its numbers are gone early)
+        # (a tile that needs fewer products comes first, and its numbers are gone early)
+        b.matches.sort(key=lambda c: len(c.products))
     return out
 
 

@@ -262,9 +262,8 @@ def _axes_of_heads(
     each = heads // shared
     hk = symbol(f"i{len(batch)}") if shared > 1 else ZERO
     batch += [Axis(hk, shared)] if shared > 1 else []
-    if (
-        size_hint(buffer.shape[2], finder.hints) * each <= PACKED
-    ):  # the heads that share their keys are rows of one tile
+    if size_hint(buffer.shape[2], finder.hints) * each <= PACKED:
+        # the heads that share their keys are rows of one tile
         rows.insert(0, Axis(symbol("m1"), each))
         h = hk * each + symbol("m1")
     else:

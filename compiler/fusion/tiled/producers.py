@@ -43,17 +43,11 @@ _SCALED = Either(
     tuple(op(by, Either((_READ, op("cast", _READ))), Same("number", op("const"))) for by in ("mul", "div"))
 )
 LONGEST = 64  # nests between two products
-INDEX_ONLY, WITH_LOADS = (
-    40,
-    12,
-)  # values of a mask that are computed again for each score: of positions alone, of what memory holds
+# values of a mask that are computed again for each score: of positions alone, of what memory holds
+INDEX_ONLY, WITH_LOADS = (40, 12)
 OF_SIDES = 8  # reads of what rows, or keys, have in memory for it
-ROW, KEY, INNER, COLUMN = (
-    symbol("m0"),
-    symbol("r0"),
-    symbol("d0"),
-    symbol("c0"),
-)  # axes of such kernels, beside those of a batch
+# axes of such kernels, beside those of a batch
+ROW, KEY, INNER, COLUMN = (symbol("m0"), symbol("r0"), symbol("d0"), symbol("c0"))
 PLUS = ("aten.baddbmm.default", "aten.addmm.default")
 _COSTLY = frozenset(
     ("exp", "log", "tanh", "sin", "cos", "pow", "erf", "div_floor", "remainder", "sqrt", "log1p", "expm1")
@@ -75,9 +69,8 @@ class Result(Protocol):
 
 
 def is_product(extern: Extern) -> bool:
-    return (
-        type(extern) is Extern and str(extern.op) in ("aten.bmm.default", "aten.mm.default") and not extern.kwargs
-    )  # (a Template stands for more than its operator)
+    # (a Template stands for more than its operator)
+    return type(extern) is Extern and str(extern.op) in ("aten.bmm.default", "aten.mm.default") and not extern.kwargs
 
 
 def makes_scores(s: Any) -> bool:
@@ -290,9 +283,8 @@ class Finder:
         over = nest.reduce_axes[0]
         used = v.attr[1].symbol_names()
         free = [key for key, (_, size) in ranges.items() if key not in used and as_expr(size) is as_expr(over.size)]
-        if (
-            len(free) != 1 and over.symbol.name in free
-        ):  # (of several axes of one size, the one that the rule reduces under the same name)
+        if len(free) != 1 and over.symbol.name in free:
+            # (of several axes of one size, the one that the rule reduces under the same name)
             free = [over.symbol.name]
         if len(free) != 1:
             raise NoMatch

@@ -7,6 +7,7 @@ Tables are filled by the modules beside this one; `table.py` emits nodes and giv
 
 from __future__ import annotations
 
+# they fill the table
 from . import (
     backward_forms,
     promotion_casts,
@@ -16,7 +17,7 @@ from . import (
     pointwise_forms,
     reduce_forms,
     view_forms,
-)  # they fill the table
+)
 from . import borrowed  # noqa: I001  (fills what they left)
 from .table import TABLE, Builder, decompose, decomposition
 

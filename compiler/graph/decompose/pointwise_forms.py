@@ -182,9 +182,8 @@ def _clamp(builder: Builder, x: Node, lo: Any, hi: Any) -> Node:
         if v is not None:
             if not isinstance(v, Node):
                 v = builder.full((), v, meta.dtype, meta.device)
-            x = (
-                builder.emit(op, v, x) if v.meta["val"].shape == () else builder.emit(op, x, v)
-            )  # of -0.0 and 0.0, x stays
+            # of -0.0 and 0.0, x stays
+            x = builder.emit(op, v, x) if v.meta["val"].shape == () else builder.emit(op, x, v)
     return x
 
 

@@ -156,9 +156,8 @@ def pow_scalar(builder: Builder, x: Node, e: Any) -> Any:
             u = builder.cast(x, opmath(dtype))
             return builder.cast(builder.mul(builder.mul(u, u), u), dtype)
         if abs(e) == 0.5:
-            if (
-                dtype is torch.float16 and x.meta["val"].device.type == "cpu"
-            ):  # eager asks pow(): of -0.0 it is as of 0.0, of -inf as of inf
+            if dtype is torch.float16 and x.meta["val"].device.type == "cpu":
+                # eager asks pow(): of -0.0 it is as of 0.0, of -inf as of inf
                 root = builder.unary("sqrt" if e > 0 else "rsqrt", builder.unary("abs", x))
                 return builder.where(
                     builder.compare("lt", x, -65504.0),

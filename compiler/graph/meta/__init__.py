@@ -56,7 +56,6 @@ def find(name: str, overload: str, op: torch._ops.OpOverload | None = None) -> R
         and len(op._schema.returns) == 1
         and op.namespace in ("aten", "prims")
     ):
-        r = RULES[f"{name}.{overload}"] = pointwise_meta.generic_pointwise(
-            name.removeprefix("prims::")
-        )  # (of other namespaces the tag says no dtype)
+        # (of other namespaces the tag says no dtype)
+        r = RULES[f"{name}.{overload}"] = pointwise_meta.generic_pointwise(name.removeprefix("prims::"))
     return r

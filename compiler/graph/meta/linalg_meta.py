@@ -111,19 +111,10 @@ def _declared(name: str) -> None:
         return _row(name, a, args, kwargs)
 
 
-for _name in (
-    "_linalg_det",
-    "_linalg_slogdet",
-    "linalg_eig",
-    "linalg_eigvals",
-    "linalg_inv_ex",
-    "linalg_cholesky_ex",
-    "linalg_ldl_factor_ex",
-    "linalg_matrix_exp",
-    "cholesky_inverse",
-    "linalg_lu_factor_ex",
-    "geqrf",
-):
+for (
+    _name
+) in """_linalg_det _linalg_slogdet linalg_eig linalg_eigvals linalg_inv_ex linalg_cholesky_ex linalg_ldl_factor_ex
+    linalg_matrix_exp cholesky_inverse linalg_lu_factor_ex geqrf""".split():
     _declared(_name)
 
 

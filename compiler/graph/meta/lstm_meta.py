@@ -26,9 +26,8 @@ def rnn_layer(*args: Any) -> tuple:
 def _results(tensors: tuple, reverse: bool, batch_sizes: tuple, *others: Any) -> list[tuple | None]:
     zeros = [torch.empty_strided(shape, stride, dtype=dtype).zero_() for shape, stride, dtype in tensors]
     out = torch.ops.tcompile.rnn_layer.default(*zeros, reverse, batch_sizes, *others)
-    return [
-        None if t is None else (tuple(t.shape), t.stride(), t.dtype) for t in out
-    ]  # (no workspace where no gradient is asked for)
+    # (no workspace where no gradient is asked for)
+    return [None if t is None else (tuple(t.shape), t.stride(), t.dtype) for t in out]
 
 
 @rule("mkldnn_rnn_layer_backward")

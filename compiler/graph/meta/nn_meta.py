@@ -218,9 +218,8 @@ def avg_pool(
 ) -> TensorMeta:
     n = len(kernel) if len(kernel) > 1 else (3 if x.ndim == 5 else 2)
     m = _pooled(x, n, kernel, list(stride), padding, 1, ceil_mode)
-    return (
-        m if n == 2 else new(m.shape, m.dtype, m.device)
-    )  # of three dimensions only max_pool3d keeps the order of memory
+    # of three dimensions only max_pool3d keeps the order of memory
+    return m if n == 2 else new(m.shape, m.dtype, m.device)
 
 
 @rule("avg_pool1d")

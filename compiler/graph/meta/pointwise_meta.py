@@ -35,9 +35,8 @@ BOOL_RESULT = frozenset(
 )
 
 
-_UNWRAPPED = frozenset(
-    "polygamma special_polygamma logit special_logit mvlgamma special_multigammaln".split()
-)  # their numbers are no operands
+# their numbers are no operands
+_UNWRAPPED = frozenset("polygamma special_polygamma logit special_logit mvlgamma special_multigammaln".split())
 
 
 def pointwise_dtype(name: str, xs: list) -> torch.dtype:

@@ -86,9 +86,8 @@ def grid_sampler_3d(lo: Lowering, node: Any, x: Ref, grid: Ref, mode: int, paddi
     taps = []
     for d, (size, step) in enumerate(zip(x.shape[2:], contiguous_strides(x.shape)[2:])):
         a = _Along(size, padding, align, x.dtype)
-        coordinate = remap(
-            grid, points, {**{k: axis(points, k) for k in range(4)}, 4: 2 - d}
-        )  # (the last one is the first dimension's)
+        # (the last one is the first dimension's)
+        coordinate = remap(grid, points, {**{k: axis(points, k) for k in range(4)}, 4: 2 - d})
         taps.append([_kept(lo, a, step, points, p, w) for p, w in _taps(a, a.place(coordinate.value), mode)])
     return lo.pointwise(_sum(reshape(x, (*x.shape[:2], numel(x.shape[2:]))), shape, list(itertools.product(*taps))))
 

@@ -148,9 +148,8 @@ def fmod(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 
 def _divisor(lo: Lowering, x: Value, value: Value, b: Any) -> Value:
     """The divisor of an integer division: eager raises for zeros, and so does the kernel."""
-    if (
-        x.dtype.is_floating_point or isinstance(b, int) and b % (1 << 8 * x.dtype.itemsize) != 0
-    ):  # (a multiple of that is zero in this type)
+    if x.dtype.is_floating_point or isinstance(b, int) and b % (1 << 8 * x.dtype.itemsize) != 0:
+        # (a multiple of that is zero in this type)
         return value
     if lo._device().type != "cpu" or x.dtype == torch.bool:
         raise NoRule("integer division by values that may be zero")

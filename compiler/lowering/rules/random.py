@@ -156,9 +156,8 @@ def native_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) 
 
 # ---- eager's numbers
 _LEFT_OUT = "random numbers: "
-SMALL = (
-    1 << 20
-)  # elements: without vectors each takes a word of four; beyond, that takes longer than a kernel of torch's
+# elements: without vectors each takes a word of four; beyond, that takes longer than a kernel of torch's
+SMALL = 1 << 20
 
 
 class Drawn:

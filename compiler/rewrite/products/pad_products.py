@@ -42,9 +42,8 @@ def pad_products(aten_graph: AtenGraph) -> None:
                 out = call_like(aten_graph.graph, n, aten.slice.Tensor, out, 0, 0, m, 1)
             if pc:
                 out = call_like(aten_graph.graph, n, aten.slice.Tensor, out, 1, 0, c, 1)
-            if (
-                out.meta["val"].stride != n.meta["val"].stride and n in results
-            ):  # views that are handed out count in the layout of the result
+            if out.meta["val"].stride != n.meta["val"].stride and n in results:
+                # views that are handed out count in the layout of the result
                 out = call_like(aten_graph.graph, n, aten.clone.default, out)
                 out.meta["val"] = n.meta["val"]
         n.replace_all_uses_with(out)

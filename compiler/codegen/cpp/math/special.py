@@ -291,6 +291,5 @@ def _need_double(support: Support, op: str) -> None:
                 f"special.table.{name}", f"static const double {name.upper()}_[] = {{{', '.join(map(repr, numbers))}}};"
             )
             text = text.replace("{" + name + "}", name.upper() + "_")
-    support.need(
-        f"special.{op}", "static __attribute__((noinline)) " + text
-    )  # (one call per lane: nothing to gain from copies)
+    # (one call per lane: nothing to gain from copies)
+    support.need(f"special.{op}", "static __attribute__((noinline)) " + text)
