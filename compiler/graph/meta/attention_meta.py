@@ -42,16 +42,7 @@ def _by_length(shape: Sequence[IntLike], like: TensorMeta) -> TensorMeta:
 
 # ---- the CPU's, and those that both have
 @rule("_scaled_dot_product_flash_attention_for_cpu")
-def sdpa_flash_cpu(
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Any = None,
-    scale: Any = None,
-) -> tuple[TensorMeta, TensorMeta]:
+def sdpa_flash_cpu(q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple[TensorMeta, TensorMeta]:
     b, h, n, d = q.shape
     if _flash_cpu_is_like_query():
         out = like(q)
@@ -80,15 +71,7 @@ def sdp_choice(*_: Any, **__: Any) -> int:
 
 @rule("_scaled_dot_product_efficient_attention")
 def sdpa_efficient(
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    bias: Any,
-    compute_lse: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: Any = None,
+    q: TensorMeta, k: TensorMeta, v: TensorMeta, bias: Any, compute_lse: bool, *_: Any, **__: Any
 ) -> tuple:
     b, h, n, d = q.shape
     res = _by_length((b, h, n, v.shape[3]), q)
@@ -98,16 +81,7 @@ def sdpa_efficient(
 
 # ---- CUDA's
 @rule("_scaled_dot_product_flash_attention")
-def flash(
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Any = None,
-) -> tuple:
+def flash(q: TensorMeta, k: TensorMeta, *_: Any, **__: Any) -> tuple:
     b, h, n, _ = q.shape
     return (
         like(q),
@@ -123,18 +97,7 @@ def flash(
 
 
 @rule("_scaled_dot_product_cudnn_attention")
-def cudnn(
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    bias: Any,
-    compute_lse: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Any = None,
-) -> tuple:
+def cudnn(q: TensorMeta, k: TensorMeta, v: TensorMeta, bias: Any, compute_lse: bool, *_: Any, **__: Any) -> tuple:
     b, h, n, _ = q.shape
     lse = new((b, h, n, 1), torch.float32, q.device) if compute_lse else None
     return (

@@ -41,23 +41,15 @@ def zeros(
     dtype: Any = None,
     layout: Any = None,
     device: Any = None,
-    pin_memory: Any = None,
     memory_format: Any = None,
-    generator: Any = None,
-    names: Any = None,
+    **__: Any,
 ) -> TensorMeta:
     return _make(shape, dtype, layout, device, memory_format)
 
 
 @rule("empty_strided")
 def empty_strided(
-    shape: Sequence[IntLike],
-    stride: Sequence[IntLike],
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    shape: Sequence[IntLike], stride: Sequence[IntLike], *, dtype: Any = None, device: Any = None, **__: Any
 ) -> TensorMeta:
     return new(shape, dtype or torch.get_default_dtype(), device_of(device), stride)
 
@@ -74,14 +66,7 @@ def _value_dtype(value: Any) -> torch.dtype:
 
 @rule("full")
 def full(
-    shape: Sequence[IntLike],
-    value: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    names: Any = None,
+    shape: Sequence[IntLike], value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **__: Any
 ) -> TensorMeta:
     return _make(shape, dtype or _value_dtype(value), layout, device)
 
@@ -102,7 +87,7 @@ def arange(
     dtype: Any = None,
     layout: Any = None,
     device: Any = None,
-    pin_memory: Any = None,
+    **__: Any,
 ) -> TensorMeta:
     if len(args) == 1:
         end = args[0]
@@ -132,83 +117,37 @@ def arange(
 
 @rule("linspace", "logspace")
 def linspace(
-    start: Any,
-    end: Any,
-    steps: IntLike,
-    *_: Any,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    base: Any = None,
+    start: Any, end: Any, steps: IntLike, *_: Any, dtype: Any = None, layout: Any = None, device: Any = None, **__: Any
 ) -> TensorMeta:
     return _make((steps,), dtype, layout, device)
 
 
 @rule("eye")
 def eye(
-    n: IntLike,
-    m: IntLike | None = None,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    n: IntLike, m: IntLike | None = None, *, dtype: Any = None, layout: Any = None, device: Any = None, **__: Any
 ) -> TensorMeta:
     return _make((n, n if m is None else m), dtype, layout, device)
 
 
 @rule("tril_indices", "triu_indices")
-def tril_indices(
-    rows: int,
-    cols: int,
-    offset: int = 0,
-    *,
-    dtype: Any = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> TensorMeta:
+def tril_indices(*_: Any, **__: Any) -> TensorMeta:
     raise NotImplementedError("the size of tril_indices is not traced")
 
 
 @rule("randint")
-def randint(
-    *args: Any,
-    dtype: Any = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    generator: Any = None,
-) -> TensorMeta:
+def randint(*args: Any, dtype: Any = torch.int64, layout: Any = None, device: Any = None, **__: Any) -> TensorMeta:
     shape = next(arg for arg in args if isinstance(arg, list))
     return _make(shape, dtype or torch.int64, layout, device)
 
 
 @rule("randperm")
-def randperm(
-    n: IntLike,
-    *,
-    dtype: Any = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    generator: Any = None,
-) -> TensorMeta:
+def randperm(n: IntLike, *, dtype: Any = torch.int64, layout: Any = None, device: Any = None, **__: Any) -> TensorMeta:
     return _make((n,), dtype or torch.int64, layout, device)
 
 
 @rule("normal")
 def normal(
-    mean: Any,
-    std: Any = 1,
-    size: Any = None,
-    *,
-    generator: Any = None,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    mean: Any, std: Any = 1, size: Any = None, *, dtype: Any = None, layout: Any = None, device: Any = None, **__: Any
 ) -> TensorMeta:
     from .pointwise_meta import pointwise
     from .types import result_type
@@ -223,14 +162,7 @@ def normal(
 # ---- in the likeness of a tensor
 @rule("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 def made_like(
-    x: TensorMeta,
-    *_: Any,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    generator: Any = None,
+    x: TensorMeta, *_: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **__: Any
 ) -> TensorMeta:
     return _like(x, dtype, device, memory_format)
 
@@ -244,12 +176,11 @@ def _like(x: TensorMeta, dtype: Any, device: Any, fmt: Any) -> TensorMeta:
 def new_filled(
     x: TensorMeta,
     shape: Sequence[IntLike],
-    value: Any = None,
-    *,
+    *_: Any,
     dtype: Any = None,
     layout: Any = None,
     device: Any = None,
-    pin_memory: Any = None,
+    **__: Any,
 ) -> TensorMeta:
     return _make(shape, dtype or x.dtype, layout, x.device if device is None else device)
 
@@ -261,9 +192,8 @@ def new_empty_strided(
     stride: Sequence[IntLike],
     *,
     dtype: Any = None,
-    layout: Any = None,
     device: Any = None,
-    pin_memory: Any = None,
+    **__: Any,
 ) -> TensorMeta:
     return new(shape, dtype or x.dtype, x.device if device is None else device_of(device), stride)
 
@@ -281,14 +211,7 @@ def contiguous(x: TensorMeta, *, memory_format: Any = torch.contiguous_format) -
 
 @rule("_to_copy")
 def to_copy(
-    x: TensorMeta,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    non_blocking: bool = False,
-    memory_format: Any = None,
+    x: TensorMeta, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **__: Any
 ) -> TensorMeta:
     return _like(x, dtype, device, memory_format)
 

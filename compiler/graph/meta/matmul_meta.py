@@ -183,7 +183,8 @@ def scaled_mm(
     bias: TensorMeta | None = None,
     scale_result: TensorMeta | None = None,
     out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False,
+    *_: Any,
+    **__: Any,
 ) -> TensorMeta:
     """(a x b) of 8-bit floats, times the scales. Which types, scales and strides a device takes, its kernel says."""
     if a.ndim != 2 or b.ndim != 2:

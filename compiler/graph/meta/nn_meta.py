@@ -208,13 +208,7 @@ def pool_backward_in_rows(grad: TensorMeta, x: TensorMeta, *_: Any) -> TensorMet
 
 @rule("avg_pool2d", "avg_pool3d")
 def avg_pool(
-    x: TensorMeta,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
+    x: TensorMeta, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_: Any, **__: Any
 ) -> TensorMeta:
     n = len(kernel) if len(kernel) > 1 else (3 if x.ndim == 5 else 2)
     m = _pooled(x, n, kernel, list(stride), padding, 1, ceil_mode)
@@ -224,12 +218,7 @@ def avg_pool(
 
 @rule("avg_pool1d")
 def avg_pool1d(
-    x: TensorMeta,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
+    x: TensorMeta, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_: Any, **__: Any
 ) -> TensorMeta:
     m = _pooled(x, 1, kernel, list(stride), padding, 1, ceil_mode)
     return new(m.shape, m.dtype, m.device)
@@ -395,14 +384,7 @@ def batch_norm_inference(
 
 @rule("_native_batch_norm_legit_functional")
 def batch_norm_functional(
-    x: TensorMeta,
-    weight: Any,
-    bias: Any,
-    mean: TensorMeta,
-    var: TensorMeta,
-    training: bool,
-    momentum: float,
-    eps: float,
+    x: TensorMeta, weight: Any, bias: Any, mean: TensorMeta, var: TensorMeta, training: bool, *_: Any, **__: Any
 ) -> tuple:
     return (
         _batch_norm_out(x, weight, bias, mean, var),
