@@ -19,7 +19,7 @@ from .attention_inference import four_dimensional, library_call
 from .attention_gradients import Attention, find, row_sums
 from .clean import dead_code
 from .known_masks import known_value, what_it_says
-from .pass_nodes import SAME_ELEMENTS, call_like, transposed
+from .pass_nodes import SAME_ELEMENTS, call_like, is_zero, number_of, transposed
 
 __all__ = ["attention_calls"]
 
@@ -80,9 +80,8 @@ def _number(node: Node) -> float | None:
 
 
 def _is_low(x: Any) -> bool:
-    if isinstance(x, Node):
-        x = x.args[1] if x.target is aten.full.default else None
-    return isinstance(x, (int, float)) and x <= LOW
+    number = number_of(x)
+    return isinstance(number, (int, float)) and number <= LOW
 
 
 def _says_causal(aten_graph: AtenGraph, condition: Any, blocked: bool) -> bool:
@@ -120,7 +119,7 @@ def _backward(
             and condition is not None
             and u.args[0] is condition
             and n in u.args[1:]
-            and _is_zero(next(arg for arg in u.args[1:] if arg is not n))
+            and is_zero(next(arg for arg in u.args[1:] if arg is not n))
         ):
             n = u
         else:
@@ -152,12 +151,6 @@ def _backward(
     if dq is None or dk is None or len(values) != 1 or values[0][0].args[1] is not f.grad or len(others) != 2:
         return None
     return dq, dk, values[0][0]
-
-
-def _is_zero(x: Any) -> bool:
-    if isinstance(x, Node):
-        x = x.args[1] if x.target is aten.full.default else None
-    return isinstance(x, (int, float)) and x == 0
 
 
 def _fits(aten_graph: AtenGraph, f: Attention, product: Node) -> bool:

@@ -13,6 +13,7 @@ from ..base.fx_nodes import is_call, is_constant
 from ..ops.collectives import communicates
 from ..ops.raising import node_may_raise
 from ..symbolic.expr import Expr
+from .pass_nodes import number_of
 from ..graph.aten import AtenGraph
 from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
@@ -188,9 +189,8 @@ def _layout_matters(node: Node, x: Node) -> bool:
 
 def _is_zero(x: Any) -> bool:
     """Whether something is 0, or a tensor of zeros; not of -0.0."""
-    if isinstance(x, Node) and x.target is aten.full.default:
-        x = x.args[1]
-    return _is_number(x, 0) and math.copysign(1, x) > 0
+    number = number_of(x)
+    return _is_number(number, 0) and math.copysign(1, number) > 0
 
 
 def _is_number(x: Any, value: int) -> bool:

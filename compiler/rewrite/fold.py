@@ -8,11 +8,10 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from ..symbolic.expr import Expr
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta, numel
 from .clean import has_effect
-from .pass_nodes import holds_symbols
+from .pass_nodes import holds_symbols, number_of
 
 __all__ = ["constant_folding"]
 
@@ -48,26 +47,25 @@ def _numbers(aten_graph: AtenGraph) -> None:
             )
         ):
             continue
-        with aten_graph.graph.inserting_before(node):
-            m = aten_graph.graph.create_node(
-                "call_function",
-                aten.full.default,
-                ([], t.item()),
-                {"dtype": t.dtype, "device": t.device},
-                name=node.name,
-            )
-        m.meta.update(node.meta)
-        node.replace_all_uses_with(m)
-        aten_graph.graph.erase_node(node)
+        _becomes_fill(aten_graph, node, [], t.item(), t)
         if not aten_graph.graph.find_nodes(op="get_attr", target=node.target):
             aten_graph.constants.pop(node.target, None)
 
 
-def _fill_value(x: Any) -> Any:
-    """The number that a node fills its tensor with; None if it is not a fill."""
-    if isinstance(x, Node) and x.target is aten.full.default and not isinstance(x.args[1], (Node, Expr)):
-        return x.args[1]
-    return None
+def _becomes_fill(aten_graph: AtenGraph, node: Node, shape: Any, number: Any, val: Any) -> Node:
+    """A node's place is taken by a tensor of one number, under its name."""
+    with aten_graph.graph.inserting_before(node):
+        m = aten_graph.graph.create_node(
+            "call_function",
+            aten.full.default,
+            (list(shape), number),
+            {"dtype": val.dtype, "device": val.device},
+            name=node.name,
+        )
+    m.meta.update(node.meta)
+    node.replace_all_uses_with(m)
+    aten_graph.graph.erase_node(node)
+    return m
 
 
 def _fold_fills(aten_graph: AtenGraph) -> None:
@@ -78,7 +76,7 @@ def _fold_fills(aten_graph: AtenGraph) -> None:
         val = node.meta.get("val")
         if not isinstance(val, TensorMeta):
             continue
-        v = _fill_value(node.args[0]) if node.args else None
+        v = number_of(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
         if v is None:
             continue
         if node.target in (
@@ -96,23 +94,10 @@ def _fold_fills(aten_graph: AtenGraph) -> None:
             new = torch.tensor(v, dtype=node.args[0].meta["val"].dtype).to(val.dtype).item()
         else:
             continue
-        with aten_graph.graph.inserting_before(node):
-            m = aten_graph.graph.create_node(
-                "call_function",
-                aten.full.default,
-                (list(val.shape), new),
-                {"dtype": val.dtype, "device": val.device},
-                name=node.name,
-            )
-        m.meta.update(node.meta)
-        m.meta["val"] = TensorMeta(
-            val.shape,
-            node.args[0].meta["val"].stride if val.shape == node.args[0].meta["val"].shape else val.stride,
-            val.dtype,
-            val.device,
-        )
-        node.replace_all_uses_with(m)
-        aten_graph.graph.erase_node(node)
+        source = node.args[0].meta["val"]
+        stride = source.stride if val.shape == source.shape else val.stride
+        fill = _becomes_fill(aten_graph, node, val.shape, new, val)
+        fill.meta["val"] = TensorMeta(val.shape, stride, val.dtype, val.device)
 
 
 def _fold_constants(aten_graph: AtenGraph) -> None:

@@ -7,14 +7,13 @@ or the rows that were used. Parts are joined instead, and rows are added to the 
 
 from __future__ import annotations
 
-from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ..base.fx_nodes import is_call
 from ..graph.aten import AtenGraph
-from .pass_nodes import call_like
+from .pass_nodes import call_like, filled, is_zero
 
 __all__ = ["sums_of_parts"]
 
@@ -65,7 +64,7 @@ def _part(node: Node) -> tuple[int, int, int] | None:
     if (
         node.target not in (aten.select_scatter.default, aten.slice_scatter.default)
         or node.kwargs
-        or not _zeros(node.args[0])
+        or not is_zero(node.args[0])
         or len(node.users) != 1
     ):
         return None
@@ -85,15 +84,6 @@ def _part(node: Node) -> tuple[int, int, int] | None:
     return dim, lo, min(hi, shape[dim])
 
 
-def _zeros(node: Any) -> bool:
-    return (
-        isinstance(node, Node)
-        and node.target is aten.full.default
-        and type(node.args[1]) in (int, float, bool)
-        and node.args[1] == 0
-    )
-
-
 def _join_parts(aten_graph: AtenGraph, node: Node) -> None:
     terms = _terms(node)
     found = {term: p for term in terms if (p := _part(term)) is not None}
@@ -107,15 +97,7 @@ def _join_parts(aten_graph: AtenGraph, node: Node) -> None:
 
         def zeros(size: int) -> Node:
             shape = [size if d == dim else s for d, s in enumerate(node.meta["val"].shape)]
-            return call_like(
-                aten_graph.graph,
-                node,
-                aten.full.default,
-                shape,
-                0,
-                dtype=node.meta["val"].dtype,
-                device=node.meta["val"].device,
-            )
+            return filled(aten_graph.graph, node, shape, 0, node.meta["val"])
 
         for x in order:
             _, lo, hi = found[x]
@@ -170,7 +152,7 @@ def _add_rows(aten_graph: AtenGraph, node: Node) -> None:
                 call_like(aten_graph.graph, node, aten.ne.Scalar, ids, padding),
                 len(ids.meta["val"].shape),
             )
-            zero = call_like(aten_graph.graph, node, aten.full.default, [], 0, dtype=val.dtype, device=val.device)
+            zero = filled(aten_graph.graph, node, [], 0, val)
             g = call_like(aten_graph.graph, node, aten.where.self, keep, g, zero)
         total = call_like(aten_graph.graph, node, aten.index_put.default, other, [ids], g, True)
     node.replace_all_uses_with(total)

@@ -12,7 +12,7 @@ from ..graph.decompose.table import Builder, short_name
 from ..graph.meta.core import TensorMeta
 from ..symbolic.expr import Expr
 
-__all__ = ["SAME_ELEMENTS", "call_like", "laid_as", "holds_symbols", "transposed"]
+__all__ = ["SAME_ELEMENTS", "call_like", "filled", "is_zero", "number_of", "laid_as", "holds_symbols", "transposed"]
 
 aten = torch.ops.aten
 # views and copies that keep the order of elements
@@ -26,6 +26,23 @@ def call_like(graph: torch.fx.Graph, like: Node, op: Any, *args: Any, **kwargs: 
     n = call_node(graph, "call_function", op, args, kwargs, short_name(op))
     n.meta = {**like.meta, "val": Builder.meta(op, args, kwargs)}
     return n
+
+
+def filled(graph: torch.fx.Graph, like: Node, shape: Any, number: Any, val: Any) -> Node:
+    """A tensor of one number, of the dtype and on the device of `val`."""
+    return call_like(graph, like, aten.full.default, list(shape), number, dtype=val.dtype, device=val.device)
+
+
+def number_of(x: Any) -> Any:
+    """The number that something is, or that a node fills its tensor with; None of anything else."""
+    if isinstance(x, Node):
+        x = x.args[1] if x.target is aten.full.default else None
+    return x if isinstance(x, (int, float, complex)) else None
+
+
+def is_zero(x: Any) -> bool:
+    number = number_of(x)
+    return type(number) in (int, float, bool) and number == 0
 
 
 def permuted(graph: torch.fx.Graph, like: Node, x: Node, order: list[int]) -> Node:

@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 from ..base.fx_nodes import is_constant
 from ..graph.aten import AtenGraph
-from .pass_nodes import call_like
+from .pass_nodes import call_like, is_zero
 
 __all__ = ["regular", "strided_gradients"]
 
@@ -34,7 +34,7 @@ def strided_gradients(aten_graph: AtenGraph) -> None:
             continue
         zeros, dim, at, x = node.args[:4]
         size = node.meta["val"].shape
-        if len(node.args) != 4 or dim != 0 or len(size) != 1 or type(size[0]) is not int or not _is_zero(zeros):
+        if len(node.args) != 4 or dim != 0 or len(size) != 1 or type(size[0]) is not int or not is_zero(zeros):
             continue
         if not isinstance(at, Node) or not is_constant(at) or at.target.startswith("kept"):
             continue
@@ -46,10 +46,6 @@ def strided_gradients(aten_graph: AtenGraph) -> None:
         if r is not None:
             node.replace_all_uses_with(r)
             aten_graph.graph.erase_node(node)
-
-
-def _is_zero(n: object) -> bool:
-    return isinstance(n, Node) and n.target is aten.full.default and type(n.args[1]) in (int, float) and n.args[1] == 0
 
 
 def regular(positions: torch.Tensor) -> tuple[list[int], list[int], int] | None:
