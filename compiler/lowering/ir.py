@@ -62,7 +62,7 @@ from __future__ import annotations
 import operator
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Container, Iterable, Mapping, NamedTuple, Protocol
+from typing import Any, Callable, Container, Iterable, Mapping, NamedTuple, Protocol
 
 import torch
 
@@ -80,6 +80,7 @@ __all__ = [
     "Template",
     "Kernel",
     "LoopNest",
+    "COMPARISONS",
     "REDUCE_OPS",
     "load",
     "const",
@@ -362,13 +363,8 @@ def _position(op: str, a: Expr, b: Expr) -> Expr | None:
     return _OF_POSITIONS[op](a, b)
 
 
-_FOLD = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 
 
@@ -383,8 +379,8 @@ def _fold(op: str, args: tuple[Value, ...]) -> Value | None:
         return other if known.attr == (op == "logical_and") else known
     if op == "logical_not" and a.dtype == torch.bool:
         return const(not a.attr, torch.bool)
-    if op in _FOLD and args[1].is_const:
-        return const(_FOLD[op](a.attr, args[1].attr), torch.bool)
+    if op in COMPARISONS and args[1].is_const:
+        return const(COMPARISONS[op](a.attr, args[1].attr), torch.bool)
     if op in ("add", "mul", "sub") and a.dtype == torch.int64 and args[1].is_const:
         r = {"add": operator.add, "mul": operator.mul, "sub": operator.sub}[op](a.attr, args[1].attr)
         return const(r, torch.int64) if -(2**63) <= r < 2**63 else None

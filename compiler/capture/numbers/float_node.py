@@ -22,12 +22,7 @@ __all__ = ["FloatNode", "computed", "is_power_of_two"]
 _MOST_POWER = 8.0  # no size to that power is infinite
 _NEVER_NEGATIVE = (abs, math.exp, math.sqrt, math.hypot)
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 
 

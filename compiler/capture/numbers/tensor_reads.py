@@ -69,18 +69,6 @@ class Read:
     function: Callable | None
     operands: tuple
 
-    def _made_of(
-        self, tensor: TraceTensor | None, path: tuple[int, ...], function: Callable | None, operands: tuple
-    ) -> None:
-        self.tensor, self.path, self.function, self.operands = tensor, path, function, operands
-
-    def _refuse(self, *args: Any) -> NoReturn:
-        raise Break("item", "a number that was read from a tensor is needed before the graph has run")
-
-
-class ReadFloat(Read, FloatNode):
-    """A float that is read."""
-
     def __init__(
         self,
         env: Any,
@@ -89,8 +77,22 @@ class ReadFloat(Read, FloatNode):
         function: Callable | None = None,
         operands: tuple = (),
     ):
-        SymNode.__init__(self, 1.5, env, float)  # stands for any number
-        self._made_of(tensor, path, function, operands)
+        self._stands_for(env)
+        self.tensor, self.path, self.function, self.operands = tensor, path, function, operands
+
+    def _stands_for(self, env: Any) -> None:
+        """Make it a node of the environment."""
+        raise NotImplementedError
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise Break("item", "a number that was read from a tensor is needed before the graph has run")
+
+
+class ReadFloat(Read, FloatNode):
+    """A float that is read."""
+
+    def _stands_for(self, env: Any) -> None:
+        SymNode.__init__(self, 1.5, env, float)  # any number
 
     source: Any = property(Read._refuse)
     _number: Any = Read._refuse
@@ -106,16 +108,8 @@ class _ReadWhole(Read, SymNode):
     constant = None
     kind: type
 
-    def __init__(
-        self,
-        env: Any,
-        tensor: TraceTensor | None,
-        path: tuple[int, ...] = (),
-        function: Callable | None = None,
-        operands: tuple = (),
-    ):
+    def _stands_for(self, env: Any) -> None:
         self.env, self.pytype = env, self.kind
-        self._made_of(tensor, path, function, operands)
 
     def is_constant(self) -> bool:
         return False

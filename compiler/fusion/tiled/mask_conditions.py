@@ -8,25 +8,16 @@ several types. What all of that says is one condition, which a kernel compares w
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, Callable
 
 import torch
 
-from ...lowering.ir import Value, cast, const, is_const, make, prim
+from ...lowering.ir import COMPARISONS, Value, cast, const, is_const, make, prim
 from ...lowering.rewrite import mapped
 
 __all__ = ["normal_form", "negated"]
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
-}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
@@ -77,7 +68,7 @@ def _comparison(value: Value, args: tuple[Value, ...]) -> Value:
     if a.is_const:
         a, b, op = b, a, _MIRRORED[op]
     if b.is_const:
-        number, test = b.attr, _COMPARE[op]
+        number, test = b.attr, COMPARISONS[op]
         found = _condition(a, lambda x: test(x, number))
         if found is not None:
             return found
@@ -138,7 +129,7 @@ _RULES_OF_CONDITIONS: dict[str, _Rule] = {
     **dict.fromkeys(("bitwise_or", "maximum"), _either),
 }
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(_COMPARE, _comparison),
+    **dict.fromkeys(COMPARISONS, _comparison),
     "logical_not": _negation,
     "cast": _cast,
     "where": _chosen,
