@@ -1,8 +1,8 @@
 """The pipeline: every stage in order, what goes in and what comes out.
 
 This table is the compiler. `compile_captured` takes a captured graph through it from `graph` to `runtime`; capture
-itself runs per frame in engine.py. Every stage is timed and stated as an event, its output is verified where a verifier
-is named and `verify` is on, is written out where `debug` is on, and can be replaced by name:
+itself runs per frame in engine.py. Every stage is timed and stated as an event. Its output is verified where a verifier
+is named and `verify` is on, and written out where `debug` is on. It can be replaced by name:
 
     with tcompile.stages.replace("fusion", my_schedule):      # a course lab's student-written stage
         ...

@@ -1,8 +1,8 @@
 """Linear + cross entropy in chunks of rows, so that the logits of a large vocabulary never lie in memory as a whole.
 
-Eager keeps the logits (rows x vocabulary), their log softmax and their gradient. Where nothing but a cross entropy
-reads the result of a linear layer, that result is more than `chunked_loss_mb`, and gradients are asked for, the
-captured graph is traced with one node in place of the chain: for a chunk of rows after the other it computes logits,
+Eager keeps the logits (rows x vocabulary), their log softmax and their gradient. Here one node takes the place of the
+chain in the captured graph. It does so where gradients are asked for, nothing but a cross entropy reads the linear
+layer's result, and that is more than `chunked_loss_mb`. For a chunk of rows after the other the node computes logits,
 their share of the loss and, by autograd's own formulas, their share of the gradients of rows, weight and bias. Backward
 only scales those. The gradients of weight and bias are summed in float32.
 """

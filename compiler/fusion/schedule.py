@@ -1,8 +1,7 @@
 """The schedule: what fusion hands to code generation, the whole of a graph's run as data.
 
-A Schedule is a list of steps in order of execution over named Buffers, with every allocation, reuse and release in
-it (the memory plan), and a description of how the graph's outputs are made. Sizes are ints or Exprs over the graph's
-size symbols.
+A Schedule is a list of steps over named Buffers, in order of execution. Every allocation, reuse and release is in it:
+the memory plan. It says, too, how the graph's outputs are made. Sizes are ints or Exprs over the graph's size symbols.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reaching and comparing values without running user code: the meaning of a Source's steps, in Python.
 
-The C evaluator (`compiler/native/values.c`) does the same, step by step; the tests run on both. A step that cannot be
-taken (the attribute is missing, the list too short) or that would run code of the user's (a property, `__getattr__`,
-an overridden `__getitem__`) raises `Unreachable`, and the guard that needed it fails.
+The C evaluator (`compiler/native/values.c`) does the same, step by step; the tests run on both. A step raises
+`Unreachable` where it cannot be taken (the attribute is missing, the list too short), or would run code of the user's
+(a property, `__getattr__`, an overridden `__getitem__`). The guard that needed it fails then.
 """
 
 from __future__ import annotations

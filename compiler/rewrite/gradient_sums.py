@@ -1,12 +1,11 @@
 """Sums of gradients that are mostly zeros.
 
-Where a tensor was used in parts (the query, key and value of one projection), or as a table of rows besides its other
-uses (an embedding tied to the output's weights), autograd adds up tensors of its full size, each zero but in the part
-or the rows that were used. Parts are joined instead, and rows are added to the other gradient where it lies.
+Autograd adds up tensors of a tensor's full size, each zero but in what one use read. Uses in parts are the query, key
+and value of one projection: their gradients are joined. A use as a table of rows is an embedding that is tied to the
+output's weights: its rows are added to the other gradient where it lies.
 """
 
 from __future__ import annotations
-
 
 import torch
 from torch.fx import Node

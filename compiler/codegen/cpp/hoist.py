@@ -1,8 +1,8 @@
 """What a stage computes of reductions alone, once for each of their elements instead of at every step of its loops.
 
-Where vectors run along an outer axis, results of reductions are vectors too, and what follows from them (the logarithm
-of a sum, the root of a variance) would be computed in the innermost loop: it gets a stage of its own, without axes,
-that leaves it in a local buffer.
+Where vectors run along an outer axis, results of reductions are vectors too. What follows from them (the logarithm of a
+sum, the root of a variance) would be computed in the innermost loop. It gets a stage of its own, without axes, that
+leaves it in a local buffer.
 """
 
 from __future__ import annotations

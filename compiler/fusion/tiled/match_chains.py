@@ -1,8 +1,8 @@
 """Chains of matrix products among the steps: sum(f(a @ b, ...) * c), where what f makes of the products need not be in
 memory.
 
-So are the gradients of attention, f(q @ k, g @ v) @ k and the like, and any product of what is computed, element by
-element, from others that are narrow enough to be made again where they are needed.
+The gradients of attention are such chains, f(q @ k, g @ v) @ k and the like. So is any product of what is computed
+element by element from other products, where those are narrow enough to be made again.
 """
 
 from __future__ import annotations
