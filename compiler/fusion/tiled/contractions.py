@@ -1,7 +1,7 @@
 """Contractions in tiles as kernels (templates.Contraction): attention, its gradients, chains of products.
 
-One engine for the patterns of `PATTERNS`. A matcher finds a sum over the keys of a row. The engine takes in what is done
-with each element of the result, makes the kernel, and puts it in the place of its steps. A kernel is taken only
+One engine for the patterns of `PATTERNS`. A matcher finds a sum over the keys of a row. The engine takes in what is
+done with each element of the result, makes the kernel, and puts it in the place of its steps. A kernel is taken only
 where it makes its inner products superfluous: what is never in memory is the point of it.
 """
 
