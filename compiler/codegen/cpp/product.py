@@ -45,9 +45,9 @@ RUN = 128  # steps of k between additions to the tile in memory
 BLOCK_BYTES = 384 * 1024  # of packed rows that an item goes through: they stay in the second-level cache
 LEAST_BLOCK = 96  # rows
 LEAST_WORK = 4096  # multiplications below which plain loops do as well
-# of packed rows, beyond which going through all of them again for each strip of columns is slower than
-FAR_BYTES = 4 << 20
-FAR_ROWS = 256  # packing the strips again for each block of that many rows
+# Beyond FAR_BYTES of packed rows, going through all of them again for each strip of columns is slower than packing the
+# strips again for each block of FAR_ROWS rows.
+FAR_BYTES, FAR_ROWS = 4 << 20, 256
 LEAST_NUMBER = 17  # smaller ones stay in the text: unit strides, tiles
 _LITERAL = re.compile(r"(?<![\w.])(\d+)(LL)?(?![\w.])")
 
