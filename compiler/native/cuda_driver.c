@@ -8,19 +8,50 @@
 #include <dlfcn.h>
 
 enum { CUDA_DEVICE_TYPE = 1, UINT8_CODE = 0 };
-enum { ATTR_LOCAL_BYTES = 3, ATTR_REGISTERS = 4, ATTR_MAX_DYNAMIC_SHARED = 8 };
+enum { ATTR_MOST_THREADS = 0, ATTR_LOCAL_BYTES = 3, ATTR_REGISTERS = 4, ATTR_MAX_DYNAMIC_SHARED = 8 };
 
 CudaDriver tc_cu;
 
-int tc_cu_failed(CUresult rc, const char *what)
+static int failed(CUresult rc, const char *what, PyObject *type, const char *more)
 {
-    if (LIKELY(rc == 0))
-        return 0;
     const char *text = NULL;
     if (tc_cu.error_string(rc, &text) || !text)
         text = "unknown error";
-    PyErr_Format(PyExc_RuntimeError, "CUDA error: %s (%d) in %s", text, rc, what);
+    PyErr_Format(type, "CUDA error: %s (%d) in %s%s", text, rc, what, more);
     return 1;
+}
+
+int tc_cu_failed(CUresult rc, const char *what)
+{
+    return LIKELY(rc == 0) ? 0 : failed(rc, what, PyExc_RuntimeError, "");
+}
+
+int tc_cu_kernel_failed(CUresult rc, const char *what)
+{
+    if (LIKELY(rc == 0))
+        return 0;
+    switch (rc) {
+    case 1: case 200: case 209: case 218: case 222: case 701: case 801:
+        /* an invalid value, image, PTX or binary of another device; too many resources; not supported: nothing ran */
+        return failed(rc, what, tc_cu.rejected, "");
+    case 700: case 702: case 710: case 714: case 715: case 716: case 717: case 718: case 719:
+        return failed(rc, what, PyExc_RuntimeError,
+                      ". A kernel of this process, this one or one before it, failed on the GPU. CUDA takes no more "
+                      "work from the process: start it anew, with CUDA_LAUNCH_BLOCKING=1 to hear of the kernel itself");
+    }
+    return failed(rc, what, PyExc_RuntimeError, "");
+}
+
+PyObject *tc_cu_rejection(void)
+{
+    if (!tc_cu.rejected || !PyErr_ExceptionMatches(tc_cu.rejected))
+        return NULL;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
 }
 
 /* ---- device memory */
@@ -76,17 +107,22 @@ int tc_cuda_block(int64_t bytes, int device, AtenTensor *tensor, PyObject **obje
             return PyUnicode_FromString("there is no function " name);      \
     } while (0)
 
-/* cuda_setup(allocate) -> None, or why kernels can't be launched here. launcher_setup() comes first. */
-static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
+/* cuda_setup(allocate, rejected, driver, torch) -> None, or why kernels can't be launched here. launcher_setup() comes
+   first. */
+static PyObject *cuda_setup(PyObject *module, PyObject *args)
 {
+    PyObject *allocate, *rejected;
+    const char *driver_name = "libcuda.so.1", *torch_name = "libtorch_cuda.so";
+    if (!PyArg_ParseTuple(args, "OO|ss", &allocate, &rejected, &driver_name, &torch_name))
+        return NULL;
     if (!tc_launcher_ready())
         return PyUnicode_FromString("the launcher does not know this torch");
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    void *driver = dlopen(driver_name, RTLD_LAZY | RTLD_LOCAL);
     if (!driver)
-        return PyUnicode_FromString("libcuda.so.1 is not there: no NVIDIA driver");
-    void *gpu = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
+        return PyUnicode_FromFormat("%s is not there: no NVIDIA driver", driver_name);
+    void *gpu = dlopen(torch_name, RTLD_NOLOAD | RTLD_LAZY);
     if (!gpu)
-        return PyUnicode_FromString("libtorch_cuda.so is not loaded under this name");
+        return PyUnicode_FromFormat("%s is not loaded under this name", torch_name);
     FIND(driver, module_load, "cuModuleLoadData");
     FIND(driver, module_function, "cuModuleGetFunction");
     FIND(driver, function_set, "cuFuncSetAttribute");
@@ -106,12 +142,13 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     tc_torch_api.products[1][PRODUCT_ADDMM] = dlsym(gpu, "aoti_torch_cuda_addmm_out");
     tc_torch_api.products[1][PRODUCT_BADDBMM] = dlsym(gpu, "aoti_torch_cuda_baddbmm_out");
     Py_XSETREF(allocate_again, Py_NewRef(allocate));
+    Py_XSETREF(tc_cu.rejected, Py_NewRef(rejected));
     tc_cu.ready = 1;
     Py_RETURN_NONE;
 }
 
-/* cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes), ...), in the current context.
-   The module stays loaded: work that uses it may be in flight, or captured in a graph. */
+/* cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes, most threads), ...), in the
+   current context. The module stays loaded: work that uses it may be in flight, or captured in a graph. */
 static PyObject *cuda_load(PyObject *module, PyObject *args)
 {
     Py_buffer binary;
@@ -122,20 +159,21 @@ static PyObject *cuda_load(PyObject *module, PyObject *args)
     CUmodule m;
     if (!tc_cu.ready)
         PyErr_SetString(PyExc_RuntimeError, "cuda_setup() was not called, or failed");
-    else if (!tc_cu_failed(tc_cu.module_load(&m, binary.buf), "cuModuleLoadData"))
+    else if (!tc_cu_kernel_failed(tc_cu.module_load(&m, binary.buf), "cuModuleLoadData"))
         out = PyTuple_New(PyTuple_GET_SIZE(wanted));
     for (Py_ssize_t i = 0; out && i < PyTuple_GET_SIZE(wanted); i++) {
         const char *name;
-        int shared, registers = 0, local = 0;
+        int shared, registers = 0, local = 0, threads = 0;
         CUfunction f;
         PyObject *item = NULL;
         if (PyArg_ParseTuple(PyTuple_GET_ITEM(wanted, i), "si", &name, &shared) &&
             !tc_cu_failed(tc_cu.module_function(&f, m, name), name) &&
             !(shared > 48 * 1024 &&
-              tc_cu_failed(tc_cu.function_set(f, ATTR_MAX_DYNAMIC_SHARED, shared), "cuFuncSetAttribute")) &&
+              tc_cu_kernel_failed(tc_cu.function_set(f, ATTR_MAX_DYNAMIC_SHARED, shared), "cuFuncSetAttribute")) &&
             !tc_cu_failed(tc_cu.function_get(&registers, ATTR_REGISTERS, f), "cuFuncGetAttribute") &&
-            !tc_cu_failed(tc_cu.function_get(&local, ATTR_LOCAL_BYTES, f), "cuFuncGetAttribute"))
-            item = Py_BuildValue("Kii", (unsigned long long)(uintptr_t)f, registers, local);
+            !tc_cu_failed(tc_cu.function_get(&local, ATTR_LOCAL_BYTES, f), "cuFuncGetAttribute") &&
+            !tc_cu_failed(tc_cu.function_get(&threads, ATTR_MOST_THREADS, f), "cuFuncGetAttribute"))
+            item = Py_BuildValue("Kiii", (unsigned long long)(uintptr_t)f, registers, local, threads);
         if (!item)
             Py_CLEAR(out);
         else
@@ -146,11 +184,12 @@ static PyObject *cuda_load(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"cuda_setup", cuda_setup, METH_O,
-     "cuda_setup(allocate) -> None, or why kernels can't be launched. allocate(shape, stride, dtype code, device) is "
-     "torch's allocation, asked where the fast one failed."},
+    {"cuda_setup", cuda_setup, METH_VARARGS,
+     "cuda_setup(allocate, rejected, driver, torch) -> None, or why kernels can't be launched. allocate(shape, stride, "
+     "dtype code, device) is torch's allocation, asked where the fast one failed; rejected: the exception where the "
+     "driver refuses a kernel that it might take in another form; driver, torch: names of libraries."},
     {"cuda_load", cuda_load, METH_VARARGS,
-     "cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes), ...)."},
+     "cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes, most threads), ...)."},
     {NULL},
 };
 

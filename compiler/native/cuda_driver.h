@@ -9,6 +9,7 @@ typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream;
 
 typedef struct {
     int ready;
+    PyObject *rejected;                    /* what is raised where the driver takes a kernel in no form like this */
     CUresult (*module_load)(CUmodule *, const void *);
     CUresult (*module_function)(CUfunction *, CUmodule, const char *);
     CUresult (*function_set)(CUfunction, int, int);
@@ -30,6 +31,11 @@ HIDDEN extern CudaDriver tc_cu;
 
 /* Whether a call of the driver failed; an exception is set then. */
 HIDDEN int tc_cu_failed(CUresult rc, const char *what);
+/* The same of what loads and launches kernels: where another form of the kernel may do, the exception is
+   `tc_cu.rejected`. */
+HIDDEN int tc_cu_kernel_failed(CUresult rc, const char *what);
+/* That exception, taken over from where it is set; NULL: another one is, or none. */
+HIDDEN PyObject *tc_cu_rejection(void);
 HIDDEN int tc_init_cuda_kernel(PyObject *module);
 HIDDEN int tc_init_cuda_static(PyObject *module);
 

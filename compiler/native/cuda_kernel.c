@@ -31,6 +31,10 @@ typedef struct {
     char *address;                         /* that `map` is of */
 } Walk;
 
+/* Kernels that serve instead: where a pointer is not a multiple of 16, where sizes pass what 32-bit indices hold, where
+   the driver rejects this one. */
+enum { UNALIGNED, WIDE, OTHERWISE, N_OTHERS };
+
 enum { MAX_WALKS = 4, SWIZZLE_128B = 3, PROMOTE_128B = 2 };
 
 typedef struct {
@@ -40,9 +44,7 @@ typedef struct {
     int n_limits;
     ExprProgram **limits, **grid; /* over the sizes, where there are any: what 32-bit indices must hold; grids, scratch
                                      offsets, scratch bytes */
-    PyObject *unaligned; /* makes the kernel that serves where a pointer is not a multiple of 16, or None */
-    PyObject *wide;                        /* makes the kernel that serves where a limit is passed, or None */
-    PyObject *made[2];                     /* those two, once made */
+    PyObject *maker[N_OTHERS], *made[N_OTHERS]; /* what makes each (or None), and what it made */
     CUcontext context;
     int device, n_functions, n_buffers, n_scratch, n_sizes, n_params;
     char *kinds;                           /* of sizes and params: 'i' 32 bits, 'l' 64 bits, 'f' float, 'd' double */
@@ -55,11 +57,13 @@ typedef struct {
 
 static int launch(PyObject *self, void *const *buffer, const int64_t *size, const Scalar *param);
 
-/* Launch the kernel that serves instead; `which`: 0 for pointers of any alignment, 1 for 64-bit indices. */
-static int launch_other(CudaKernelObject *k, int which, void *const *buffer, const int64_t *size, const Scalar *param)
+/* Launch a kernel that serves instead. `why`: the exception that rejected this one, or NULL; it is this function's. */
+static int launch_other(CudaKernelObject *k, int which, PyObject *why, void *const *buffer, const int64_t *size,
+                        const Scalar *param)
 {
     if (!k->made[which]) {
-        PyObject *other = PyObject_CallNoArgs(which ? k->wide : k->unaligned);
+        PyObject *other = why ? PyObject_CallOneArg(k->maker[which], why) : PyObject_CallNoArgs(k->maker[which]);
+        Py_XDECREF(why);
         if (!other)
             return -1;
         if (Py_TYPE(other) != Py_TYPE(k)) {
@@ -100,7 +104,7 @@ static int make_walks(CudaKernelObject *k, void *const *buffer)
             continue;
         uint64_t dims[2] = {w->length, w->lines};
         w->address = NULL;
-        if (tc_cu_failed(tc_cu.tile_map(w->map, w->type, 2, address, dims, &w->stride, w->box, one, 0, SWIZZLE_128B,
+        if (tc_cu_kernel_failed(tc_cu.tile_map(w->map, w->type, 2, address, dims, &w->stride, w->box, one, 0, SWIZZLE_128B,
                                         PROMOTE_128B, 0),
                          "cuTensorMapEncodeTiled"))
             return -1;
@@ -112,6 +116,8 @@ static int make_walks(CudaKernelObject *k, void *const *buffer)
 static int launch(PyObject *self, void *const *buffer, const int64_t *size, const Scalar *param)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
+    if (UNLIKELY(k->made[OTHERWISE] != NULL))
+        return launch(k->made[OTHERWISE], buffer, size, param);
     int n_arrays = k->n_buffers + k->n_scratch, total = n_arrays + k->n_sizes + k->n_params + MAX_WALKS;
     Arg *arg = alloca(sizeof(Arg) * total), *scalar = arg + n_arrays;
     void **pointer = alloca(sizeof(void *) * total);
@@ -120,8 +126,8 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         arg[i].p = buffer[i];
         low |= (uintptr_t)buffer[i];
     }
-    if (UNLIKELY(low & 15) && k->unaligned != Py_None)
-        return launch_other(k, 0, buffer, size, param);
+    if (UNLIKELY(low & 15) && k->maker[UNALIGNED] != Py_None)
+        return launch_other(k, UNALIGNED, NULL, buffer, size, param);
     for (int i = 0; i < k->n_sizes + k->n_params; i++) {
         char kind = k->kinds[i];
         if (kind == 'd')
@@ -138,11 +144,11 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         varying = alloca(sizeof(int64_t) * (k->n_functions + k->n_scratch + 1));
         int rc = compute_grid(k, size, varying);
         if (UNLIKELY(rc))
-            return rc < 0 ? -1 : launch_other(k, 1, buffer, size, param);
+            return rc < 0 ? -1 : launch_other(k, WIDE, NULL, buffer, size, param);
         offset = varying + k->n_functions;
     }
     CUcontext current = NULL, popped;
-    int pushed = 0, rc = -1;
+    int pushed = 0, enqueued = 0, rc = -1;
     if (UNLIKELY(tc_cu.context(&current) || current != k->context)) {
         if (tc_cu_failed(tc_cu.push(k->context), "cuCtxPushCurrent"))
             return -1;
@@ -185,8 +191,9 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         CUresult status = p->waits && tc_cu.launch_with ? tc_cu.launch_with(&config, p->function, pointer, NULL)
                                                         : tc_cu.launch(p->function, (unsigned)grid, 1, 1, p->threads, 1,
                                                                        1, p->shared, stream, pointer, NULL);
-        if (UNLIKELY(tc_cu_failed(status, PyUnicode_AsUTF8(k->name))))
+        if (UNLIKELY(tc_cu_kernel_failed(status, PyUnicode_AsUTF8(k->name))))
             goto done;
+        enqueued = 1;
     }
     rc = 0;
 done:
@@ -195,7 +202,8 @@ done:
     Py_XDECREF(scratch_object);
     if (UNLIKELY(pushed))
         tc_cu.pop(&popped);
-    return rc;
+    PyObject *why = UNLIKELY(rc) && !enqueued && k->maker[OTHERWISE] != Py_None ? tc_cu_rejection() : NULL;
+    return why ? launch_other(k, OTHERWISE, why, buffer, size, param) : rc;
 }
 
 static inline KernelFacts facts_of(const CudaKernelObject *k)
@@ -255,13 +263,14 @@ static int read_walks(CudaKernelObject *k, PyObject *walks)
 static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"name", "device", "functions", "n_buffers", "n_sizes", "kinds", "offsets",
-                            "grid", "limits", "unaligned", "wide",      "walks",   NULL};
-    PyObject *name, *functions, *offsets, *grid, *limits, *unaligned, *wide, *walks;
+                            "grid", "limits", "unaligned", "wide",      "walks",   "otherwise", NULL};
+    PyObject *name, *functions, *offsets, *grid, *limits, *walks, *maker[N_OTHERS] = {Py_None, Py_None, Py_None};
     int device, n_buffers, n_sizes;
     const char *kinds;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!O!O!OOO!", names, &name, &device, &PyTuple_Type,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!O!O!OOO!|O", names, &name, &device, &PyTuple_Type,
                                      &functions, &n_buffers, &n_sizes, &kinds, &PyTuple_Type, &offsets, &PyTuple_Type,
-                                     &grid, &PyTuple_Type, &limits, &unaligned, &wide, &PyTuple_Type, &walks))
+                                     &grid, &PyTuple_Type, &limits, &maker[UNALIGNED], &maker[WIDE], &PyTuple_Type,
+                                     &walks, &maker[OTHERWISE]))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(functions), n_offsets = PyTuple_GET_SIZE(offsets);
     if (!tc_cu.ready) {
@@ -279,8 +288,8 @@ static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *k
         return NULL;
     k->vectorcall = cuda_kernel_call;
     k->name = Py_NewRef(name);
-    k->unaligned = Py_NewRef(unaligned);
-    k->wide = Py_NewRef(wide);
+    for (int i = 0; i < N_OTHERS; i++)
+        k->maker[i] = Py_NewRef(maker[i]);
     k->device = device;
     k->n_functions = (int)n;
     k->n_buffers = n_buffers;
@@ -327,20 +336,20 @@ fail:
 static int cuda_kernel_traverse(PyObject *self, visitproc visit, void *arg)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
-    Py_VISIT(k->unaligned);
-    Py_VISIT(k->wide);
-    Py_VISIT(k->made[0]);
-    Py_VISIT(k->made[1]);
+    for (int i = 0; i < N_OTHERS; i++) {
+        Py_VISIT(k->maker[i]);
+        Py_VISIT(k->made[i]);
+    }
     return 0;
 }
 
 static int cuda_kernel_clear(PyObject *self)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
-    Py_XSETREF(k->unaligned, Py_NewRef(Py_None));
-    Py_XSETREF(k->wide, Py_NewRef(Py_None));
-    Py_CLEAR(k->made[0]);
-    Py_CLEAR(k->made[1]);
+    for (int i = 0; i < N_OTHERS; i++) {
+        Py_XSETREF(k->maker[i], Py_NewRef(Py_None));
+        Py_CLEAR(k->made[i]);
+    }
     return 0;
 }
 
@@ -348,10 +357,10 @@ static void cuda_kernel_dealloc(PyObject *self)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
     PyObject_GC_UnTrack(self);
-    Py_CLEAR(k->unaligned);
-    Py_CLEAR(k->wide);
-    Py_CLEAR(k->made[0]);
-    Py_CLEAR(k->made[1]);
+    for (int i = 0; i < N_OTHERS; i++) {
+        Py_CLEAR(k->maker[i]);
+        Py_CLEAR(k->made[i]);
+    }
     Py_CLEAR(k->name);
     for (int i = 0; k->limits && k->limits[i]; i++)
         tc_expr_free(k->limits[i]);
@@ -376,7 +385,7 @@ static PyTypeObject CudaKernel_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.CudaKernel",
     .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide, "
-              "walks)\n\n"
+              "walks, otherwise)\n\n"
               "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs, "
               "whether it waits for the kernel before), one launch each.\n"
               "kernel(*tensors, *sizes, *scalars) enqueues it. See compiler/runtime/gpu/gpu_kernels.py.",

@@ -9,6 +9,7 @@
    another one of the same program runs (on another thread, or inside of an operator that Python implements) keeps
    tensors of its own, so that it deletes none that the other one computes with. */
 #include "plan.h"
+#include "cuda_driver.h"
 #include "trace.h"
 
 #include <stdlib.h>
@@ -491,8 +492,28 @@ static PyObject *results_of(Frame *f)
     return result;
 }
 
+/* What stands for a plan of which the driver rejects a kernel. `why`: the exception, NULL in later calls. */
+static PyObject *run_instead(ProgramObject *p, PyObject *const *args, Py_ssize_t n, PyObject *why)
+{
+    PyObject *inputs = PyTuple_New(n), *result = NULL;
+    for (Py_ssize_t i = 0; inputs && i < n; i++) {
+        if (!args[i]) {                /* it was the call's own, and has had its last use */
+            Py_SETREF(inputs, Py_NewRef(Py_None));
+            break;
+        }
+        PyTuple_SET_ITEM(inputs, i, Py_NewRef(args[i]));
+    }
+    p->rejected = 1;
+    if (inputs)
+        result = PyObject_CallFunctionObjArgs(p->instead, inputs, why ? why : Py_None, NULL);
+    Py_XDECREF(inputs);
+    return result;
+}
+
 static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t n, PyObject **given)
 {
+    if (UNLIKELY(p->rejected))
+        return run_instead(p, args, n, NULL);
     if (UNLIKELY(n != p->n_inputs)) {
         PyErr_Format(PyExc_TypeError, "compiled graph takes %d inputs, got %zd", p->n_inputs, n);
         return NULL;
@@ -546,6 +567,7 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
         result = results_of(&f);
     if (UNLIKELY(!result) && f.writing)
         tc_mark_final();
+    PyObject *why = UNLIKELY(!result) && p->instead && !f.writing ? tc_cu_rejection() : NULL;
     for (int i = 0; i < p->n_slots; i++)
         release(&f.live[i]);
     if (LIKELY(alone))
@@ -556,6 +578,10 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
     if (scratch && p->device < 0)
         tc_leave_scratch(scratch, scratch_bytes);
     tc_trace_end(TRACE_PLAN, (PyObject *)p, 0, began);
+    if (UNLIKELY(why != NULL)) {
+        result = run_instead(p, args, n, why);
+        Py_DECREF(why);
+    }
     return result;
 }
 

@@ -79,6 +79,8 @@ typedef struct {
     PyObject *constants;               /* tuple */
     PyObject *labels;                  /* what the steps are, for whoever traces them; or NULL */
     PyObject *as_planned;              /* as_planned(tensor, shape, stride) -> tensor that lies so */
+    PyObject *instead;                 /* instead(inputs, why) -> tuple, where the driver rejects a kernel; or NULL */
+    int rejected;                      /* whether it did: no call runs this plan any more */
 } ProgramObject;
 
 HIDDEN PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);

@@ -369,6 +369,7 @@ static int program_traverse(PyObject *self, visitproc visit, void *arg)
     int rc = 0;
     Py_VISIT(p->constants);
     Py_VISIT(p->labels);
+    Py_VISIT(p->instead);
     for (int i = 0; i < p->n_steps; i++) {
         Py_VISIT(p->steps[i].kernel);
         if ((rc = visit_call(p->steps[i].call, visit, arg)))
@@ -414,6 +415,7 @@ static void program_dealloc(PyObject *self)
     Py_CLEAR(p->constants);
     Py_CLEAR(p->labels);
     Py_CLEAR(p->as_planned);
+    Py_CLEAR(p->instead);
     tc_plan_forget(p->kept, p->n_slots);
     free(p->kept);
     free(p->symbols);
@@ -438,6 +440,9 @@ static PyMethodDef program_methods[] = {
 static PyMemberDef program_members[] = {
     {"labels", T_OBJECT, offsetof(ProgramObject, labels), 0,
      "what the steps are: (schedule, place in its steps of each); runtime/trace.py reads it"},
+    {"instead", T_OBJECT, offsetof(ProgramObject, instead), 0,
+     "instead(inputs, why) -> tuple, where the GPU's driver rejects a kernel: `why`, then None; `inputs`: a tuple, or "
+     "None where some are gone"},
     {NULL, 0, 0, 0, NULL},
 };
 

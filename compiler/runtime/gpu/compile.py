@@ -36,7 +36,7 @@ from .workers import give, processes, take, toolchain, triton_version
 _COUNT = re.compile(r"^k\d+_")
 _HEADER = re.compile(r"^#.*", re.MULTILINE)
 
-__all__ = ["Binary", "Part", "Job", "begin", "compile_all"]
+__all__ = ["Binary", "Part", "Job", "begin", "compile_all", "refused_by_device"]
 
 
 @dataclass(frozen=True)
@@ -214,12 +214,8 @@ def _compile(key: str, request: dict[str, Any], name: str, cache: KernelCache) -
             if "machine" in answer:
                 raise ToolchainError(f"the compiler of GPU kernels does not work here: {answer['error']}")
             if "error" in answer:
-                file = keep_reproducer(cache.folder, name, key, request, answer["error"])
-                alone = f"To see it alone: {file}\n" if file is not None else ""
-                raise RejectedKernel(
-                    f"{'NVRTC' if 'toolkit' in request else 'triton'} rejects a generated kernel:"
-                    f" {answer['error']}\n{alone}{request['text']}"
-                )
+                who = "NVRTC" if "toolkit" in request else "triton"
+                raise _rejection(who, "compile", answer["error"], cache, name, key, request)
             packed = work / f"{key}.so"
             packed.write_bytes(json.dumps(answer["functions"]).encode() + b"\n" + out.read_bytes())
             binary = _read(packed)
@@ -232,6 +228,21 @@ def _compile(key: str, request: dict[str, Any], name: str, cache: KernelCache) -
             shutil.rmtree(work, ignore_errors=True)
     finally:
         _asked.pop(key, None)
+
+
+def refused_by_device(job: Job, opts: Any, error: Exception) -> RejectedKernel:
+    """The same as what a compiler's refusal raises, where the device refuses what was compiled."""
+    request = job.request()
+    key = content_key(json.dumps(request, sort_keys=True), (), toolchain())
+    return _rejection("the device", "load", str(error), open_cache(opts), job.source.name, key, request)
+
+
+def _rejection(
+    who: str, stage: str, error: str, cache: KernelCache, name: str, key: str, request: dict[str, Any]
+) -> RejectedKernel:
+    file = keep_reproducer(cache.folder, name, key, request, error, stage)
+    alone = f"To see it alone: {file}\n" if file is not None else ""
+    return RejectedKernel(f"{who} rejects a generated kernel: {error}\n{alone}{request['text']}")
 
 
 # how a process ends whose compiler crashes, by the kernel's fault

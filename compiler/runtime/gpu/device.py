@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...base.generations import generation_of, has
+from ...errors import RejectedKernel
 from ...native import native
 from ..cpu_kernels import native_ready
 from ..plan_parts import DTYPE_CODES
@@ -44,5 +45,5 @@ def why_no_launch() -> str | None:
     torch.cuda.init()
     if not has("generated kernels", generation_of()):
         return f"{torch.cuda.get_device_name()} is older than what triton compiles for"
-    said: Any = native.cuda_setup(allocate)
+    said: Any = native.cuda_setup(allocate, RejectedKernel)
     return said

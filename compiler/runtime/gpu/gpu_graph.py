@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Callable, Sequence
 
 import torch
@@ -19,7 +20,7 @@ from .algorithms import choose_algorithms
 from .first_calls import FirstCalls
 from .cuda_graphs import CudaGraphs, why_not_captured
 from .gpu_kernels import load_kernels
-from .rejected import in_other_ways
+from .rejected import OtherWays, by_torch, in_other_ways
 from .tune import searched, tune
 
 __all__ = ["build_gpu"]
@@ -32,14 +33,16 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
     index = generated.cuda or 0
     if generated.kernels and opts.get("max_autotune"):
         generated = searched("the search of tiles", opts, lambda: tune(generated, opts, index), generated)
+    target, mend = generated.target, bool(opts.get("suppress_errors"))
+    otherwise = partial(OtherWays, target=target, index=index, opts=opts) if mend else None
     try:
         with meanwhile.offered_last(FirstCalls(generated.schedule.steps, index)):
-            kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
+            kernels = load_kernels(generated.kernels, target, index, opts, otherwise) if generated.kernels else []
     except RejectedKernel:
-        if not opts.get("suppress_errors"):
+        if not mend:
             raise
-        generated = replace(generated, kernels=in_other_ways(generated.kernels, generated.target, opts))
-        kernels = load_kernels(generated.kernels, generated.target, index, opts)
+        generated = replace(generated, kernels=in_other_ways(generated.kernels, target, opts, index))
+        kernels = load_kernels(generated.kernels, target, index, opts, otherwise)
     by_name = {kernel.name: c for kernel, c in zip(generated.kernels, kernels)}
     announce(generated)
     algorithms = searched(
@@ -47,6 +50,8 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
     )
     program = make_program(generated, by_name, opts, algorithms)
     plan, how = (program, "program") if program is not None else (python_plan(generated, by_name), "python")
+    if program is not None and eager is not None and mend:
+        program.instead = partial(by_torch, eager)  # type: ignore[attr-defined]
     if opts.get("cudagraphs"):
         why = why_not_captured(generated.schedule, index)
         if why is None:

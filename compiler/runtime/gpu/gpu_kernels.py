@@ -12,13 +12,23 @@ from ...codegen.generated import GeneratedKernel
 from ...codegen.kernel_sources import TritonSource
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.prims import WAIT
-from ...errors import InternalError
+from ...errors import InternalError, RejectedKernel
 from ...native import native
 from ...symbolic.expr import Expr, as_expr
 from ...symbolic.stack_code import stack_code
-from .compile import Binary, Job, begin, compile_all
+from .compile import Binary, Job, begin, compile_all, refused_by_device
 
-__all__ = ["begin_kernels", "load_kernels", "make_kernel", "launch_facts", "launcher", "LaunchFacts", "occupancy"]
+__all__ = [
+    "begin_kernels",
+    "load_kernels",
+    "loaded",
+    "fits",
+    "make_kernel",
+    "launch_facts",
+    "launcher",
+    "LaunchFacts",
+    "occupancy",
+]
 
 _handles: dict[
     tuple[int, int], tuple
@@ -27,10 +37,22 @@ _keep: list[Binary] = []
 _TILE_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 
 
-def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: int, opts: Any) -> list[Callable]:
-    """A callable on device `index` for each kernel. Raises ToolchainError."""
-    binaries = compile_all(_jobs(kernels, target, opts), opts)
-    made = [make_kernel(k, b, target, index, opts) for k, b in zip(kernels, binaries)]
+def load_kernels(
+    kernels: Sequence[GeneratedKernel],
+    target: GpuTarget,
+    index: int,
+    opts: Any,
+    otherwise: Callable[[GeneratedKernel], Callable] | None = None,
+) -> list[Callable]:
+    """A callable on device `index` for each kernel. `otherwise(kernel)`: of make_kernel. Raises ToolchainError."""
+    jobs = _jobs(kernels, target, opts)
+    binaries = compile_all(jobs, opts)
+    for job, b in zip(jobs, binaries):
+        loaded(b, index, job, opts)
+    made = [
+        make_kernel(k, b, target, index, opts, otherwise=otherwise(k) if otherwise else None)
+        for k, b in zip(kernels, binaries)
+    ]
     if events.heard():
         device = torch.cuda.get_device_properties(index)
         for k, b in zip(kernels, binaries):
@@ -88,9 +110,32 @@ def _functions(binary: Binary, index: int) -> tuple:
         with torch.cuda.device(index):
             torch._C._cuda_setDevice(index)  # a thread of autograd's may have no context yet
             found = tuple(native.cuda_load(p.code, ((p.entry, p.shared),))[0] for p in binary.parts)
+        for p, (_, registers, _, most) in zip(binary.parts, found):
+            if p.threads > most:
+                raise RejectedKernel(
+                    f"{p.name} has {p.threads} threads of {registers} registers, and the device runs {most} of them"
+                )
         _handles[key] = found
         _keep.append(binary)
     return found
+
+
+def loaded(binary: Binary, index: int, job: Job, opts: Any) -> Binary:
+    """The binary, whose functions device `index` has loaded and would launch. Raises RejectedKernel."""
+    try:
+        _functions(binary, index)
+    except RejectedKernel as e:
+        raise refused_by_device(job, opts, e) from e
+    return binary
+
+
+def fits(binary: Binary, index: int) -> bool:
+    """Whether the device has what the binary takes: shared memory, registers, threads."""
+    try:
+        _functions(binary, index)
+    except RejectedKernel:
+        return False
+    return True
 
 
 def make_kernel(
@@ -101,9 +146,11 @@ def make_kernel(
     opts: Any,
     source: TritonSource | None = None,
     aligned: bool = True,
+    otherwise: Callable | None = None,
 ) -> Callable:
     """The callable of one kernel. Variants for pointers that are not aligned, and for sizes that 32-bit indices can't
-    hold, are compiled when a call first needs them."""
+    hold, are compiled when a call first needs them; `otherwise` makes what serves where the driver rejects a launch.
+    """
     source = source or k.source
     handles = _functions(binary, index)
     facts = launch_facts(k, source)
@@ -115,7 +162,7 @@ def make_kernel(
     )
     unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
     wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
-    return launcher(k.name, index, parts, k.n_buffers, sizes, facts, unaligned, wide)
+    return launcher(k.name, index, parts, k.n_buffers, sizes, facts, unaligned, wide, otherwise)
 
 
 @dataclass(frozen=True)
@@ -166,16 +213,16 @@ def launcher(
     facts: LaunchFacts,
     unaligned: Callable | None,
     wide: Callable | None,
+    otherwise: Callable | None = None,
 ) -> Callable:
     """The callable of functions on device `index`: (handle, threads, shared bytes, grid, waits) each."""
     offsets = [*facts.offsets, facts.scratch]
     varying = [*facts.grids, *offsets]
     grid, limits = ((), ()) if facts.fixed else (_codes(sizes, varying), _codes(sizes, facts.limits))
     flat = tuple(int(e.value) for e in offsets) if facts.fixed else (0,) * len(offsets)
+    others, n = (unaligned, wide, facts.walks, otherwise), len(sizes)
     with torch.cuda.device(index):
-        return native.CudaKernel(
-            name, index, parts, n_buffers, len(sizes), facts.kinds, flat, grid, limits, unaligned, wide, facts.walks
-        )
+        return native.CudaKernel(name, index, parts, n_buffers, n, facts.kinds, flat, grid, limits, *others)
 
 
 def _walks(k: GeneratedKernel, source: TritonSource) -> tuple:

@@ -31,9 +31,9 @@ from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel, numel
 from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
-from .compile import Binary, Job, compile_all
+from .compile import Job, compile_all
 from .counters import Counters
-from .gpu_kernels import make_kernel
+from .gpu_kernels import fits, make_kernel
 from .workers import triton_version
 
 __all__ = ["tune", "searched", "candidates", "arguments", "time_in_turn", "time_from_graphs", "copy_bandwidth"]
@@ -201,13 +201,6 @@ def those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
             except ToolchainError:
                 out.append(None)
         return out
-
-
-def fits(binary: Binary, index: int) -> bool:
-    """Whether a program's shared memory is there on the device."""
-    return all(
-        part.shared <= torch.cuda.get_device_properties(index).shared_memory_per_block_optin for part in binary.parts
-    )
 
 
 def described(c: Choices) -> dict[str, Any]:

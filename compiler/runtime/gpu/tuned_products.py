@@ -40,7 +40,7 @@ from ..native_program import gemm_of, one_product, operands_of
 from . import tune
 from .algorithms import choose_algorithms
 from .compile import Binary, Job
-from .gpu_kernels import make_kernel
+from .gpu_kernels import fits, make_kernel
 from .tune import FLOPS, time_from_graphs
 from .workers import processes
 
@@ -296,7 +296,7 @@ def _race(
 
     calls: list[tuple[Choices | None, Callable]] = [(None, partial(run, library, *behind))]
     for (choices, v), binary in zip(found.variants, found.binaries):
-        if binary is not None and tune.fits(binary, index):
+        if binary is not None and fits(binary, index):
             calls.append((choices, partial(run, partial(make_kernel(v, binary, target, index, opts), *given), *left)))
     times = time_from_graphs([f for _, f in calls])
     best = min(range(len(times)), key=lambda i: times[i])
