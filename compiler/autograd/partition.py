@@ -616,7 +616,7 @@ class Cut:
                 weights[n], begins = self.weight_of_result(n, n in released)
                 if begins:
                     sources.append(n)
-            if n in self.readers or any(user in self.readers or user in self.needs_tangent for user in n.users):
+            if n in self.readers or any(user in self.needs_tangent for user in n.users):
                 sinks.append(n)
         for n in weights:
             edges += [(n, user) for user in n.users if user in weights]

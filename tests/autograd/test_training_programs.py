@@ -422,6 +422,15 @@ def sparse_embedding(compiled):
 
 
 @program
+def gradients_that_no_tangent_reaches(compiled):
+    x, w, b, v = leaf(2, 4, 9), leaf(4, 4, 3), leaf(4), leaf(9)
+    f = compiled(lambda x, w, b, v: torch.ceil(torch.exp(nn.functional.conv1d(x * v, w, b, padding=1) * v) * v))
+    y = f(x, w, b, v)
+    y.sum().backward()
+    return (y, x.grad, w.grad, b.grad, v.grad)
+
+
+@program
 def weight_norm(compiled):
     m = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     x = randn(2, 4)
