@@ -46,6 +46,21 @@ def test_other_types(dtype: torch.dtype) -> None:
     )
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rows, columns", [(2000, 130), (257, 2500), (4097, 96)])
+def test_what_is_stored_beside_the_sums(rows: int, columns: int, threads: int) -> None:
+    x, g = torch.randn(rows, columns), torch.randn(rows, columns)
+
+    def f(x: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        d = g * x.sigmoid()
+        return d - 1, d.sum(0), x.tanh(), (d * x).sum(0) + 1
+
+    result, shapes = shapes_of(f, x, g, options={"threads": threads})
+    assert shapes == ["split"]
+    for got, want in zip(result, f(x.double(), g.double()), strict=True):
+        torch.testing.assert_close(got, want.float(), rtol=1e-5, atol=1e-3)
+
+
 def test_mean_and_variance_of_columns_are_used_in_one_graph() -> None:
     x, w = torch.randn(3000, 70), torch.randn(70)
 

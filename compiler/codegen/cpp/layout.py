@@ -488,7 +488,6 @@ def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
         or kernel.checks
         or not first.axes
         or not first.accs
-        or first.stores
         or any(s.axes or s.accs for s in rest)
     ):
         return False
