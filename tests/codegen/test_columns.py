@@ -61,6 +61,20 @@ def test_what_is_stored_beside_the_sums(rows: int, columns: int, threads: int) -
         torch.testing.assert_close(got, want.float(), rtol=1e-5, atol=1e-3)
 
 
+def test_columns_that_lie_in_runs() -> None:
+    """The gradient of three projections, head by head, as rows, and their bias' gradient."""
+    q = torch.randn(3, 100, 3, 49, 32)
+
+    def f(q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = q.permute(1, 3, 0, 2, 4).reshape(-1, 288)
+        return rows, rows.sum(0)
+
+    result, shapes = shapes_of(f, q)
+    assert shapes == ["split"]
+    assert result[0].equal(f(q)[0])
+    torch.testing.assert_close(result[1], f(q.double())[1].float(), rtol=1e-5, atol=1e-3)
+
+
 def test_mean_and_variance_of_columns_are_used_in_one_graph() -> None:
     x, w = torch.randn(3000, 70), torch.randn(70)
 

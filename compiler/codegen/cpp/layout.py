@@ -529,7 +529,9 @@ def _drift(expr: Expr, name: str) -> float | None:
     if expr.op in ("mod", "floordiv") and expr.args[1].is_const:
         part, n = _drift(expr.args[0], name), expr.args[1].value
         if part is not None and n > 0:
-            return part / n if expr.op == "floordiv" else 0 if n <= NEAR else part
+            if expr.op == "mod":
+                return 0 if n <= NEAR else part
+            return part / n if n < NEAR else 0  # (a step after so many elements is none between neighbours)
     return None
 
 
