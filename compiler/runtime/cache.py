@@ -16,6 +16,7 @@ container's) is looked into as well.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 import hashlib
 import os
@@ -269,8 +270,16 @@ class KernelCache:
             (self.folder / "notes" / name).unlink()
 
     # ---- size
+    def _files(self, folders: str, names: str) -> Iterator[Path]:
+        """As glob; other processes may remove the folders that it looks at, or own them."""
+        for folder in self.folder.glob(folders):
+            with contextlib.suppress(OSError):
+                with os.scandir(folder) as found:
+                    paths = [folder / e.name for e in found if fnmatch.fnmatchcase(e.name, names)]
+                yield from paths
+
     def entries(self) -> Iterator[CacheEntry]:
-        for path in self.folder.glob(f"{_SHARDS}/*.so"):
+        for path in self._files(_SHARDS, "*.so"):
             try:
                 s = path.stat()
                 source = path.with_suffix(".cpp").stat().st_size
@@ -279,7 +288,7 @@ class KernelCache:
             yield CacheEntry(path.stem, path, s.st_size + source, s.st_mtime)
 
     def graphs(self) -> Iterator[CacheEntry]:
-        for path in self.folder.glob("graphs/*"):
+        for path in self._files("graphs", "*"):
             with contextlib.suppress(OSError):  # (another process removed it)
                 s = path.stat()
                 if path.suffix != ".tmp":
@@ -313,12 +322,12 @@ class KernelCache:
         alone = (
             p
             for suffix in ("cpp", "sum")
-            for p in self.folder.glob(f"{_SHARDS}/*.{suffix}")
+            for p in self._files(_SHARDS, f"*.{suffix}")
             if not p.with_suffix(".so").exists()
         )
-        notes = sorted((_written(p), p) for p in self.folder.glob("notes/*"))
+        notes = sorted((_written(p), p) for p in self._files("notes", "*"))
         many = [p for _, p in notes[:-_MOST_NOTES]]
-        for path in (*self.folder.glob("build-*"), *self.folder.glob("*/*.tmp"), *alone, *many):
+        for path in (*self.folder.glob("build-*"), *self._files("*", "*.tmp"), *alone, *many):
             try:
                 if path.stat().st_mtime < before:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -303,6 +303,31 @@ def test_what_killed_processes_left_goes_after_a_day(tmp_path):
     assert not any(path.exists() for path in alone)
 
 
+def test_folders_that_other_processes_remove_while_it_looks(tmp_path, monkeypatch):
+    """Each of them, in turn, is gone when its files are asked for."""
+    cache = KernelCache(tmp_path, 1 << 20)
+    library = tmp_path / "kernel.so"
+    library.write_text("library")
+    gone: list[str] = []
+    scandir = os.scandir
+
+    def removed(path="."):
+        place = "." if isinstance(path, int) else os.path.relpath(path, cache.folder)
+        if not place.startswith(".") and place not in gone:
+            gone.append(place)
+            shutil.rmtree(path)
+        return scandir(path)
+
+    for _ in range(2):
+        cache.workspace()
+        cache.put_note("note", "text")
+        cache.put("ab" + "0" * 62, library, "x")
+    monkeypatch.setattr(os, "scandir", removed)
+    cache.evict()
+    assert any(place.startswith("build-") for place in gone) and len(gone) >= 3
+    assert not list(cache.entries()) and cache.get_note("note") is None
+
+
 def test_of_very_many_notes_the_oldest_go(tmp_path, monkeypatch):
     monkeypatch.setattr(cache_module, "_MOST_NOTES", 3)
     cache = KernelCache(tmp_path, 1 << 20)
