@@ -27,6 +27,19 @@ def test_dead_memory_is_reused():
     assert s.peak_bytes <= 3 * 16 * 16 * 4
 
 
+def test_no_memory_is_held_over_the_peak_for_a_later_use():
+    """Two products of one size lie around two larger ones: these are the peak."""
+
+    def f(x, w, y, v):
+        before = (x @ w).sum(0)
+        larger = torch.relu((y + before) @ v) @ v
+        return ((x + larger.sum(0)) @ w).sum(0)
+
+    shapes = ((64, 64), (64, 64), (96, 64), (64, 64))
+    s = check(f, *(torch.randn(*shape) / 8 for shape in shapes), rtol=1e-3, atol=1e-3)
+    assert s.peak_bytes <= 2 * 96 * 64 * 4
+
+
 def test_epilogue_writes_in_place():
     s = check(lambda x, w: torch.relu(x @ w).sum(0) + torch.relu(x @ w)[0], torch.randn(40, 5), torch.randn(5, 4))
     s = check(lambda x, w: torch.relu(x @ w) @ w.t(), torch.randn(6, 5), torch.randn(5, 4))

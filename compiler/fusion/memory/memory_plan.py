@@ -22,7 +22,7 @@ from ..inline import buffers_read
 from ..schedule import Alloc, Free, Launch, Step
 from .liveness import Liveness, may_alias, nbytes, result_buffers, sizes
 
-KEPT_BYTES = 1 << 20  # of a block that is kept between two uses in any case
+KEPT_BYTES = 1 << 20  # of a GPU's block that is kept between two uses in any case
 # calls whose results are memory of their own, which nothing else knows: kernels behind them may write over it
 _FRESH = frozenset(("aten.convolution.default", "aten.convolution_backward.default"))
 
@@ -53,11 +53,11 @@ class _Planner(Liveness):
     def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
         in_place, mutations = self.mutations_in_place()
         steps, peak = self.emit(self.choose_reuse(in_place), in_place)
-        if any(isinstance(b, Buffer) and b.on_gpu for b in self.first):
-            # torch's allocator gives memory that is dead to whoever asks next, also between two uses of one size
-            others, least = self.emit(self.choose_reuse(in_place, keep=False), in_place)
-            if least < peak:
-                steps, peak = others, least
+        # who asks next gets memory that is dead, also between two uses of one size: of torch's allocator on a GPU, of
+        # the plan's own block on a CPU
+        others, least = self.emit(self.choose_reuse(in_place, keep=False), in_place)
+        if least < peak:
+            steps, peak = others, least
         return steps, peak, mutations, sorted(in_place.values())
 
     # ---- mutated inputs
@@ -131,8 +131,8 @@ class _Planner(Liveness):
 
     # ---- what takes whose memory
     def choose_reuse(self, in_place: dict[Buffer, int], keep: bool = True) -> dict[Buffer, Buffer]:
-        """buffer -> the dead buffer whose memory it takes. `keep`: whether large memory, too, is kept from its death
-        until a buffer of its size wants it.
+        """buffer -> the dead buffer whose memory it takes. `keep`: whether all memory is kept from its death until a
+        buffer of its size wants it; else small memory of a GPU alone.
         """
         reuse: dict[Buffer, Buffer] = {}
         dead: dict[Expr, list[Buffer]] = {}
@@ -150,7 +150,8 @@ class _Planner(Liveness):
                 if b in aliased or b in self.pinned and not b.on_gpu:
                     continue  # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
                 old = self.overwritten(step, b, i, taken, room)
-                if old is None and b not in self.pinned and (keep or size_hint(room[b], self.hints) <= KEPT_BYTES):
+                waited = keep or b.on_gpu and size_hint(room[b], self.hints) <= KEPT_BYTES
+                if old is None and b not in self.pinned and waited:
                     old = self.take(dead, room[b])
                 if old is not None:
                     reuse[b] = old
