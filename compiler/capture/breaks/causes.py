@@ -589,6 +589,14 @@ CAUSES: tuple[Cause, ...] = (
         _NOTHING + "it runs as plain Python, and what follows is compiled",
     ),
     Cause(
+        "small_loop",
+        "",
+        "the loop has many iterations with a few operators each: one graph of them all takes far longer to compile than"
+        " to run",
+        _NOTHING + "the loop runs as plain Python; operators on whole tensors in its place are quicker by far, and"
+        " @tcompile.compile on a function has its loops unrolled",
+    ),
+    Cause(
         "exception",
         "",
         "an exception leaves the function",

@@ -279,7 +279,7 @@ class _Attempt:
             paths,
         )
         self.namespace = namespace
-        self.idle = False  # the loop that holds the break does no tensor work
+        self.idle = False  # the loop that holds the break does no tensor work that pays for compiling it
         self.leaving = 0  # the level of the frame whose state is being written
         self.machine = Machine(opts, namespace)
         self.machine.parameter_names = ParameterNames(namespace, func, args)
@@ -352,7 +352,7 @@ class _Attempt:
         machine, brk = self.machine, self.stops[index]
         if brk.is_error is None:
             brk.is_error = machine.break_errors
-        self.idle = brk.kind == "idle_loop"
+        self.idle = brk.kind in ("idle_loop", "small_loop")
         if machine.functions_off and machine.initial_state["torch_function"][0]:
             raise SkipFrame(f"where torch functions of subclasses are off: {brk.reason}", breaks=[brk])
         if not machine.graph.calls and not self._worth_breaking():

@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 _SEQUENCES = (list, tuple, collections.deque)
+_MOST_ROWS = 512  # of a tensor that a cell iterates over: a graph does not take more of them apart
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # of nn.Module: what is read through attributes
 
 
@@ -255,6 +256,8 @@ def iterate(machine: Machine, value: Any) -> Any:
     if cls is TraceTensor:
         if value.dim() == 0:
             raise Raised(TypeError("iteration over a 0-d tensor"))
+        if machine.opts.library is not None and type(value.shape[0]) is int and value.shape[0] > _MOST_ROWS:
+            raise Break("small_loop")
         return iter(machine.torch_method(value, "unbind", [0], {}))
     if cls is Subclassed:
         if machine.call(machine.getattr(value, "dim"), []) == 0:

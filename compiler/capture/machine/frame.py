@@ -12,6 +12,7 @@ from .stack_values import MISSING
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .native_loops import Passes
 
 __all__ = ["Frame", "Cell", "GlobalScope", "Unread", "read_cell", "write_cell"]
 
@@ -51,6 +52,7 @@ class Frame:
         "result",
         "module_path",
         "handled",
+        "passes",
     )
 
     def __init__(
@@ -70,6 +72,7 @@ class Frame:
         self.result: Any = None
         self.module_path = ""
         self.handled: Any = None  # what a generator that waits in a handler handles
+        self.passes: dict[Any, Passes] = {}  # first instruction of a loop -> what the loop has put into the graph
 
     def position(self) -> Position:
         """Of the instruction being executed."""

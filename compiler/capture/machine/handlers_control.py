@@ -21,7 +21,7 @@ from .exceptions import traceback_at
 from .frame import Frame
 from .generators import InlineGenerator
 from ..kinds.inline_policy import is_trusted_module
-from .native_loops import begins, repeats_itself
+from .native_loops import begins, check_turn
 from .machine import Machine
 from .programs import RETURN, YIELD, handler
 from ..kinds.outside_iterators import is_native_iterator, outside_iterator
@@ -76,21 +76,28 @@ def delete_attr(machine: Machine, frame: Frame, ins: Any) -> None:
 # --- control
 @handler("JUMP", "JUMP_NO_INTERRUPT")
 def jump(machine: Machine, frame: Frame, ins: Any) -> None:
-    frame.pc = ins.target.index
+    _go_to(machine, frame, ins.target)
+
+
+def _go_to(machine: Machine, frame: Frame, target: Any) -> None:
+    """Go on at another instruction; an earlier one begins the next turn of a loop, of which FOR_ITER knows itself."""
+    if target.index < frame.pc and target.op != "FOR_ITER":
+        check_turn(machine, frame, target)
+    frame.pc = target.index
 
 
 @handler("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(machine: Machine, frame: Frame, ins: Any) -> None:
     value = frame.stack.pop()
     if value is True or value is not False and value is not None and _jumps(machine, frame, ins, value, True):
-        frame.pc = ins.target.index
+        _go_to(machine, frame, ins.target)
 
 
 @handler("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(machine: Machine, frame: Frame, ins: Any) -> None:
     value = frame.stack.pop()
     if value is False or value is None or value is not True and _jumps(machine, frame, ins, value, False):
-        frame.pc = ins.target.index
+        _go_to(machine, frame, ins.target)
 
 
 def _jumps(machine: Machine, frame: Frame, ins: Any, value: Any, jumps_if: bool) -> bool:
@@ -116,7 +123,7 @@ def get_iter(machine: Machine, frame: Frame, ins: Any) -> None:
     if id(value) in machine.world.sources and is_native_iterator(value):
         return  # iter() of it is itself; FOR_ITER will ask
     frame.stack[-1] = machine.iterate(value)
-    begins(machine, frame)
+    begins(frame)
 
 
 @handler("FOR_ITER")
@@ -128,8 +135,7 @@ def for_iter(machine: Machine, frame: Frame, ins: Any) -> None:
         count = machine.loop_counts[ins] = machine.loop_counts.get(ins, 0) + 1
         if count > _LONG_LOOP:
             raise Break("long_loop", f"the loop runs more than {_LONG_LOOP} times")
-    if repeats_itself(machine, frame, ins, iterator):
-        raise Break("long_loop", "each iteration of the loop does the same large work")
+    check_turn(machine, frame, ins, iterator)
     try:
         v = next(iterator)
     except StopIteration:

@@ -21,8 +21,8 @@ from ..entry.graph_builder import GraphBuilder
 from ..entry.model_names import ParameterNames
 from ..kinds.inline_policy import is_trusted_module
 from ..entry.locations import Position
-from .native_loops import Passes
 from .programs import RETURN, program_of
+from .native_loops import check_turn
 from .nesting import Step, frames_left, passes_on
 from ..kinds.outside_iterators import OutsideIterator
 from .signals import Break, Raised, Skip
@@ -94,7 +94,6 @@ class Machine:
         self.backward_of = ""  # the custom autograd function whose backward is interpreted
         self.referenced = False  # the frame lets go of an object from outside that a weak reference is held to
         self.state_changed = False  # grad mode or autocast was set by the program
-        self.passes_of: dict[Any, Passes] = {}  # frame and FOR_ITER instruction -> what the loop has put into the graph
         self.loop_counts: dict[Any, int] = {}  # FOR_ITER instruction -> iterations, once the graph is large
         self.module_path = ""
         self.late_texts = False  # a text that varies has been made
@@ -145,7 +144,6 @@ class Machine:
             self.graph.keep,
             self.frames,
             self.trails,
-            self.passes_of,
         ):
             table.clear()
         self.handled = None
@@ -385,6 +383,7 @@ class Machine:
         """A native callable that interprets `fn`; for native code that calls back (sorted's key, map, reduce)."""
 
         def call_back(*args: Any, **kwargs: Any) -> Any:
+            check_turn(self, self.frames[-1], call_back)
             return natively(self, self.call, fn, list(args), kwargs)
 
         call_back.interprets = fn  # type: ignore[attr-defined]   # what an entry writes in its place

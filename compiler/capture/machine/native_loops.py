@@ -3,6 +3,10 @@
 A loop over data does the same large work in each iteration: a model on one batch after another, a sampler's steps. One
 graph of them all would gain nothing, and its compilation would grow with the loop. Such a loop runs natively, too, and
 one iteration is compiled.
+
+In a cell that holds for loops of little work, too, such as one over a tensor's elements: unrolled, 200 turns that take
+a millisecond are compiled for seconds. Where a turn has too few operators to pay for an entry's call, the loop is plain
+Python. What the program names (`tcompile.compile`) is unrolled whole.
 """
 
 from __future__ import annotations
@@ -15,15 +19,19 @@ from torch.nn import Module, Parameter
 
 from ..bytecode.loops import Loop, find_loops
 from ..entry.locations import is_library_file
+from .signals import Break
 
 if TYPE_CHECKING:
     from .frame import Frame
     from .machine import Machine
 
-__all__ = ["Passes", "begins", "enclosing_loop", "in_a_loop", "repeats_itself"]
+__all__ = ["Passes", "begins", "check_turn", "enclosing_loop", "in_a_loop"]
 
 _LOOP_OPERATORS = 400  # of a loop of equal iterations: what is more is not unrolled into one graph
-_ITERATION_OPERATORS = 40  # of each iteration: below, guards and the call of an entry would cost more than is gained
+_ITERATION_OPERATORS = 40  # of each iteration, in what the program names: less is unrolled
+_ENTRY_OPERATORS = 8  # of each iteration: below, guards and the call of an entry would cost more than is gained,
+_SMALL_LOOP_OPERATORS = 200  # and so many of them in a loop of a cell's are not unrolled
+_MODULE_OPERATORS = 1000  # of a loop in a module of a cell's: a recurrence over a long sequence is not unrolled, either
 
 
 @dataclass
@@ -37,41 +45,48 @@ class Passes:
     count: int = 0
 
 
-def begins(machine: Machine, frame: Frame) -> None:
+def begins(frame: Frame) -> None:
     """An iterator was made: a loop that takes it is at its beginning, though its iterator may lie where that of an
     earlier run of the loop lay.
     """
-    machine.passes_of.pop((id(frame), frame.program[frame.pc][1]), None)
+    frame.passes.pop(frame.program[frame.pc][1], None)
 
 
-def repeats_itself(machine: Machine, frame: Frame, head: Any, iterator: Any) -> bool:
-    """Whether a loop of the program's own, whose next iteration begins, has done the same large work in each one so
-    far. A loop over layers uses other parameters in each iteration, so that a model stays one graph.
+def check_turn(machine: Machine, frame: Frame, head: Any, iterator: Any = None) -> None:
+    """The next iteration of a loop begins. Raises Break where a loop of the program's own has done the same work in
+    each one so far, and is not to be unrolled further. A loop over layers uses other parameters in each iteration, so
+    that a model stays one graph.
     """
     now = machine.graph.calls
-    passes = machine.passes_of.get((id(frame), head))
+    passes = frame.passes.get(head)
     if passes is None or passes.iterator != id(iterator):
-        machine.passes_of[id(frame), head] = Passes(id(iterator), now, now)
-        return False
-    large = now - passes.operators >= _ITERATION_OPERATORS
-    passes.operators = now
-    if not large:
+        frame.passes[head] = Passes(id(iterator), now, now)
+        return
+    made, passes.operators = now - passes.operators, now
+    small = made < _ENTRY_OPERATORS
+    long = now - passes.before >= (_SMALL_LOOP_OPERATORS if small else _LOOP_OPERATORS)
+    if made < _ITERATION_OPERATORS and not (long and made and machine.opts.library is not None):
         passes.count = 0
-        return False
+        return
     weights = sum(isinstance(real, Parameter) for real in machine.world.reals.values())
     passes.count = passes.count + 1 if weights == passes.weights else 0
     passes.weights = weights
-    return passes.count > 0 and now - passes.before >= _LOOP_OPERATORS and _is_own(machine, frame)
+    if not passes.count or not long or not _is_own(machine, frame, now - passes.before):
+        return
+    if small:
+        raise Break("small_loop")
+    raise Break("long_loop", "each iteration of the loop does the same work")
 
 
-def _is_own(machine: Machine, frame: Frame) -> bool:
+def _is_own(machine: Machine, frame: Frame, operators: int) -> bool:
     """Whether all frames from the root to this one are the program's, and none is a module's: what a model repeats is
-    part of the model.
+    part of the model, unless it has very many operators.
     """
+    whole = machine.opts.library is None or operators < _MODULE_OPERATORS
     return (
         not machine.one_graph
         and len(machine.graph.scopes) == 1
-        and not any(is_library_file(g.file) or _of_module(g) for g in machine.frames)
+        and not any(is_library_file(g.file) or whole and _of_module(g) for g in machine.frames)
         and frame in machine.frames
     )
 
