@@ -218,22 +218,22 @@ class HookEngine(Engine):
         """A root that serves other calls meets a new form of call once in each run of a cell before it is compiled for
         it. What comes once in a run (the prompt of a generation, the last batch) never is, so that a second run
         compiles nothing. The first step of an optimizer that the cell has made anew is such a call, too: capturing it
-        would end where the optimizer gets its state. A frame that goes on to further steps does not wait.
+        would end where the optimizer gets its state. A run may have several, if entries have served the steps between
+        them. A frame that goes on to further steps does not wait.
         """
-        call = tuple(map(id, args))
-        if (
-            self.library is None
-            or not len(cache)
-            or frames.takes_every_frame()
-            or state.waited == self.generation
-            and state.waits_for != call
-            or func.__code__ is not self._root
-            and not (_is_one_turn(func.__code__) and is_before_first_step(state, misses))
-        ):
+        if self.library is None or not len(cache) or frames.takes_every_frame():
+            return False
+        first_step = _is_one_turn(func.__code__) and is_before_first_step(state, misses)
+        if func.__code__ is not self._root and not first_step:
+            return False
+        call, served = tuple(map(id, args)), sum(entry.hits for entry in cache.entries)
+        waited = state.waited == self.generation
+        known = waited and state.waits_for == call
+        if waited and not known and not (first_step and served > state.served):
             return False
         # What resumes a frame meets a call first, and the hook meets the frame that this starts.
-        state.waits_for = call if state.waited != self.generation else None
-        state.waited = self.generation
+        state.waits_for = None if known else call
+        state.waited, state.served = self.generation, served
         self._waiting = True
         return True
 

@@ -67,6 +67,7 @@ class FrameState:
     unread: set[Any] = field(default_factory=set)  # Sources of the lengths of containers that no entry reads whole
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
     waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
+    served: int = -1  # calls that its entries had served then
     renamed_unmet: list[Any] = field(default_factory=list)  # sources of guards of entries that else serve, renamed
     addresses: set[int] = field(default_factory=set)  # runs in which an object that was told by its id was another one
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)

@@ -85,6 +85,29 @@ h.append(loss.item())
     assert captured[2:] == [[], [], []]
 
 
+def test_each_first_step_of_a_run_waits():
+    text = """
+for fold in range(4):
+    torch.manual_seed(fold)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for epoch in range(2):
+        for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(batches)), 8):
+            loss = (model(x) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    h.append(loss.item())
+"""
+    plain, ours = names(), names()
+    captured = []
+    for _ in range(4):
+        exec(text, plain)
+        captured.append(run(text, ours))
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+    assert captured[1:] == [[], [], []]
+
+
 def test_an_id_that_each_run_makes_anew_is_asked_outside():
     space = names()
     space["kept"], space["Key"] = [], type("Key", (), {})  # (kept: no two runs have one address)
