@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ..compiler.guards import TensorDescription, would_recompile
-from ..compiler.guards.python_program import PythonGuardProgram
 from ..compiler.frontend.inventory import CompiledFunction, compiled_functions
 from ..compiler.base.labels import frame_line, frame_words, label
 from ..compiler.base.source_text import source_line
@@ -32,7 +31,7 @@ def askable(report: Any) -> list[dict[str, Any]]:
     out = []
     for f in _functions(report):
         rows: dict[str, dict[str, Any]] = {}
-        for g in f.programs[0]:
+        for g in f.programs[0].guards:
             name = g.source.name() if g.source is not None else ""
             if not name or name in rows or name.startswith("__stack_"):  # what nobody gives: it has no name
                 continue
@@ -70,7 +69,7 @@ def forecast(report: Any, which: int, given: dict[str, Any]) -> dict[str, Any]:
     if not 0 <= which < len(functions):
         raise ValueError("this function has no entries in the kernel any more: run the cell again")
     f = functions[which]
-    answer = would_recompile(f.programs, {name: _description(name, value) for name, value in given.items()})
+    answer = would_recompile([program.guards for program in f.programs], {name: _description(name, value) for name, value in given.items()})
     failures = [
         {
             "entry": i,
@@ -94,15 +93,13 @@ def forecast(report: Any, which: int, given: dict[str, Any]) -> dict[str, Any]:
 def changed_itself(report: Any, namespace: dict[str, Any]) -> str:
     """What the run of a cell has changed of what its entries rely on, so that its next run compiles again; empty where
     one of them would serve."""
-    told = ""
-    for f in _functions(report):
-        if f.name != "<module>":
-            continue
-        cell = FunctionType(_at_top_level.__code__, namespace)
-        for guards in f.programs:
-            if any(g.source is not None and g.source.name().startswith("__stack_") for g in guards):
+    told, cell = "", FunctionType(_at_top_level.__code__, namespace)
+    for f in _functions(report, "<module>"):
+        for program in f.programs:
+            guards = program.guards
+            if any(g.source is not None and g.source.root.kind == "local" for g in guards):
                 continue  # what follows a break
-            failed = PythonGuardProgram(guards, 0).check(cell, ())
+            failed = program.check(cell, ())
             if failed == -1 or guards[failed].kind == "STATE":
                 return ""
             source = guards[failed].source
@@ -114,9 +111,10 @@ def _at_top_level() -> None:
     """Reads names where a cell does."""
 
 
-def _functions(report: Any) -> list[CompiledFunction]:
+def _functions(report: Any, name: str = "") -> list[CompiledFunction]:
+    """Those of a report that have entries; of one `name`, where it is given."""
     known = {(f.name, f.file, f.line) for f in report.frames}
-    return [f for f in compiled_functions() if f.programs and (f.name, label(f.file), f.line) in known]
+    return [f for f in compiled_functions(name) if f.programs and (f.name, label(f.file), f.line) in known]
 
 
 def _inside_a_module(source: Any) -> bool:

@@ -643,13 +643,13 @@ class Engine:
         alike = state.alike >= _ALIKE and repeats and not skip.quiet
         if skip.final or alike or state.skips >= self.opts.get("recompile_limit"):
             state.skip_reason = skip.reason
-        elif skip.quiet:
+        else:
             state.rest = self._rest(state)
         if not skip.quiet:
             events.emit("skip", frame=state.name, reason=skip.reason, tensors=skip.tensors)
 
     def _rest(self, state: FrameState) -> int:
-        """How many calls of a frame without tensor work pass, after so many looks at it, before the next look."""
+        """How many calls of a frame that was passed over pass, after so many looks at it, before the next look."""
         return 0
 
     def _give_up(self, state: FrameState, e: BaseException) -> None:

@@ -25,14 +25,14 @@ class CompiledFunction:
     reason: str = ""
     # Per entry, the one that served last first: its capture result (its identity in reports), calls
     served: list[tuple[Any, int]] = field(default_factory=list, repr=False)
-    programs: list[list[Any]] = field(default_factory=list, repr=False)  # per entry: its guards
+    programs: list[Any] = field(default_factory=list, repr=False)  # per entry: the program of its guards
 
 
-def compiled_functions() -> list[CompiledFunction]:
-    """Functions with entries or with a reason to have none, in the order in which they were first met. What equal
-    modules share is told once."""
+def compiled_functions(name: str = "") -> list[CompiledFunction]:
+    """Functions with entries or with a reason to have none, in the order in which they were first met; of one `name`,
+    where it is given. What equal modules share is told once."""
     told: set[int] = set()  # ids of entries
-    return [f for engine in _engines() for f in _of(engine, told)]
+    return [f for engine in _engines() for f in _of(engine, told, name)]
 
 
 def _engines() -> Iterator[Any]:
@@ -46,13 +46,15 @@ def _engines() -> Iterator[Any]:
     yield from hook.all_engines()
 
 
-def _of(engine: Any, told: set[int]) -> Iterator[CompiledFunction]:
+def _of(engine: Any, told: set[int], name: str) -> Iterator[CompiledFunction]:
     backend = (
         engine.opts.backend
         if isinstance(engine.opts.backend, str)
         else getattr(engine.opts.backend, "__name__", "custom")
     )
     for code in list(dict.fromkeys([*engine.caches, *engine.states])):
+        if name and code.co_qualname != name:
+            continue
         cache, state = engine.caches.get(code), engine.states.get(code)
         entries = [entry for entry in cache.entries if id(entry) not in told] if cache is not None else []
         told.update(map(id, entries))
@@ -72,5 +74,5 @@ def _of(engine: Any, told: set[int]) -> Iterator[CompiledFunction]:
             status,
             reason,
             [(entry.meta, entry.hits) for entry in entries],
-            [entry.program.guards for entry in entries],
+            [entry.program for entry in entries],
         )
