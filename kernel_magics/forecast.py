@@ -69,7 +69,9 @@ def forecast(report: Any, which: int, given: dict[str, Any]) -> dict[str, Any]:
     if not 0 <= which < len(functions):
         raise ValueError("this function has no entries in the kernel any more: run the cell again")
     f = functions[which]
-    answer = would_recompile([program.guards for program in f.programs], {name: _description(name, value) for name, value in given.items()})
+    answer = would_recompile(
+        [program.guards for program in f.programs], {name: _description(name, value) for name, value in given.items()}
+    )
     failures = [
         {
             "entry": i,

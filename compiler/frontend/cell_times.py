@@ -39,7 +39,8 @@ SLOWER = 1.02  # a cell is slower from this ratio on: one that runs plain by mis
 LEAST = 1e-3  # and from this many seconds on
 LONGEST = 10.0  # seconds of a run: longer ones are not run plain to find out
 ANOTHER = 3.0  # a plain run that differs by this factor from the quickest
-PAYS = 0.1  # share of a run that library code must have saved by its own measurements: no plain run is needed
+PAYS = 0.5  # share of a run that library code must have saved by its own measurements: no plain run is needed (its
+# plain calls are measured when they run for the first time, which is slow)
 
 
 @dataclass
