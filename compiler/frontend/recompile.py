@@ -24,8 +24,8 @@ from ..capture.kinds.outside_iterators import left_of
 from ..capture.machine.stack_values import is_numpy_scalar
 from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
-from ..guards.source import Source, count, dict_value, glob, item, local, where_number
-from ..guards.source_values import Unreachable, length
+from ..guards.source import Source, attr, count, dict_value, glob, item, local, where_number
+from ..guards.source_values import Unreachable, instance_dict, length
 
 __all__ = [
     "FrameState",
@@ -46,6 +46,7 @@ _LENGTHS = 4  # of a container that is read whole that are compiled for,
 _LENGTHS_OF_TURNS = 2  # and in turns of a loop, where it grows in each
 _LEAST_ADDRESS = 1 << 16
 _NUMBERS = 256  # of a list that are looked at
+_DIGITS = 12  # characters of a float that nobody writes
 _MOST_OUTSIDE = 1024  # values from outside that are kept; the oldest go
 _SMALL = 256  # whole numbers up to it are met by chance
 _PART = 4  # characters of a text that is looked for in others
@@ -95,13 +96,15 @@ def numbers_of_turns(code: types.CodeType) -> set[Any]:
 
 def numbers_so_far(func: types.FunctionType, args: tuple) -> set[Any]:
     """Sources of the floats in lists and dicts that a frame filled before this rest of it: the losses of a training.
-    Another run gives others. In a cell they are globals.
+    Another run gives others. In a cell they are globals. Attributes are such floats, too, where nobody would write
+    their digits: the mean that a meter holds.
     """
     code = func.__code__
     held = [(local(k, name), x) for k, (name, x) in enumerate(zip(code.co_varnames, args))]
+    attributes = {attr(source, name) for source, x in held for name in _computed(x)}
     if is_a_cells(code):
         held += [(glob(name), func.__globals__.get(name)) for name in code.co_names]
-    return {
+    return attributes | {
         step(source, i)
         for source, x in held
         if type(x) in (list, dict)
@@ -109,6 +112,20 @@ def numbers_so_far(func: types.FunctionType, args: tuple) -> set[Any]:
         for i, number in itertools.islice(items, _NUMBERS)
         if type(number) is float or is_numpy_scalar(number)
     }
+
+
+def _computed(x: Any) -> list[str]:
+    """The attributes of an object, of its own or of a named tuple, that are floats which a computation has given."""
+    cls = type(x)
+    if tuple in cls.__mro__:
+        names = vars(cls).get("_fields", ())
+        held = dict(zip(names, tuple.__iter__(x))) if type(names) is tuple else {}
+    elif cls.__module__.partition(".")[0] in ("builtins", "torch") or torch.nn.Module in cls.__mro__:
+        return []
+    else:
+        held = instance_dict(x) or {}
+    floats = ((name, n) for name, n in itertools.islice(held.items(), _NUMBERS) if type(n) is float)
+    return [name for name, n in floats if len(repr(n)) >= _DIGITS]
 
 
 class OutsideValues:

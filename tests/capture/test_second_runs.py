@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import linecache
 import textwrap
 
@@ -420,3 +421,29 @@ def lying():
             return iter([x, x + 1])
 
     return {"x": x, "lies": Lies()}
+
+
+class Meter:
+    def __init__(self):
+        self.avg, self.rate = 0.0, 0.5
+
+    def update(self, x):
+        self.avg = self.avg * self.rate + x
+
+
+def test_numbers_that_objects_hold():
+    """A meter's mean, and a named tuple's loss; what somebody wrote stays a constant."""
+    build = """
+    @torch._dynamo.disable
+    def train(meter):
+        for i in range(3):
+            meter.update((number + i) / 7)
+        return Result(3, 1.1 / (number + 3))
+    def run():
+        meter = Meter()
+        result = train(meter)
+        x = torch.ones(3) * 2
+        return [meter.avg, (x * meter.rate).sum() + meter.avg, result.loss]
+    """
+    result = collections.namedtuple("Result", "steps loss")
+    assert captures_of_runs(build, "out = run()", Meter=Meter, Result=result)[1:] == [[], [], []]
