@@ -254,11 +254,7 @@ def iterate(machine: Machine, value: Any) -> Any:
     cls = type(value)
     world = machine.world
     if cls is TraceTensor:
-        if value.dim() == 0:
-            raise Raised(TypeError("iteration over a 0-d tensor"))
-        if machine.opts.library is not None and type(value.shape[0]) is int and value.shape[0] > _MOST_ROWS:
-            raise Break("small_loop")
-        return iter(machine.torch_method(value, "unbind", [0], {}))
+        return _rows(machine, value)
     if cls is Subclassed:
         if machine.call(machine.getattr(value, "dim"), []) == 0:
             raise Raised(TypeError("iteration over a 0-d tensor"))
@@ -316,6 +312,14 @@ def iterate(machine: Machine, value: Any) -> Any:
             "unknown_object", f"an object of type {cls.__name__} from outside is iterated over", "make it a list first"
         )
     return machine.native(iter, value)
+
+
+def _rows(machine: Machine, tensor: TraceTensor) -> Any:
+    if tensor.dim() == 0:
+        raise Raised(TypeError("iteration over a 0-d tensor"))
+    if machine.opts.library is not None and type(tensor.shape[0]) is int and tensor.shape[0] > _MOST_ROWS:
+        raise Break("small_loop")
+    return iter(machine.torch_method(tensor, "unbind", [0], {}))
 
 
 def iterate_subclass(machine: Machine, value: Any) -> Any:
