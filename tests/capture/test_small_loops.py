@@ -83,6 +83,11 @@ def test_a_loop_of_little_work_runs_as_it_is():
     assert breaks == ["small_loop"] and sorted(graphs) == [1, 2]  # before the loop, and after it
 
 
+def test_a_turn_of_few_operators_on_large_tensors_is_compiled():
+    graphs, breaks = _run(f"u = torch.linspace(-1, 1, 1 << 17)\nfor i in range({N}): u = (u * 0.9 + 1).sin()")
+    assert set(breaks) == {"long_loop"} and 3 in graphs and sum(graphs) < MOST
+
+
 @pytest.mark.parametrize("items", ["big", "zip(big, big)", "list(big)", "enumerate(big)"])
 def test_a_long_tensor_is_not_taken_apart_in_a_graph(items):
     value = "v[1]" if "(" in items and "list" not in items else "v"

@@ -5,18 +5,22 @@ graph of them all would gain nothing, and its compilation would grow with the lo
 one iteration is compiled.
 
 In a cell that holds for loops of little work, too, such as one over a tensor's elements: unrolled, 200 turns that take
-a millisecond are compiled for seconds. Where a turn has too few operators to pay for an entry's call, the loop is plain
+a millisecond are compiled for seconds. Where a turn has too little work to pay for an entry's call, the loop is plain
 Python. What the program names (`tcompile.compile`) is unrolled whole.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterable
 
+import torch
 from torch.nn import Module, Parameter
 
+from ...graph.tensor import TraceTensor
 from ..bytecode.loops import Loop, find_loops
 from ..entry.locations import is_library_file
 from .signals import Break
@@ -30,6 +34,7 @@ __all__ = ["Passes", "begins", "check_turn", "enclosing_loop", "in_a_loop"]
 _LOOP_OPERATORS = 400  # of a loop of equal iterations: what is more is not unrolled into one graph
 _ITERATION_OPERATORS = 40  # of each iteration, in what the program names: less is unrolled
 _ENTRY_OPERATORS = 8  # of each iteration: below, guards and the call of an entry would cost more than is gained,
+_LARGE = 1 << 16  # elements: a turn that gives so many is worth an entry's call, however few its operators are
 _SMALL_LOOP_OPERATORS = 200  # and so many of them in a loop of a cell's are not unrolled
 _MODULE_OPERATORS = 1000  # of a loop in a module of a cell's: a recurrence over a long sequence is not unrolled, either
 
@@ -63,7 +68,7 @@ def check_turn(machine: Machine, frame: Frame, head: Any, iterator: Any = None) 
         frame.passes[head] = Passes(id(iterator), now, now)
         return
     made, passes.operators = now - passes.operators, now
-    small = made < _ENTRY_OPERATORS
+    small = made < _ENTRY_OPERATORS and not _is_of_large_tensors(machine, made)
     long = now - passes.before >= (_SMALL_LOOP_OPERATORS if small else _LOOP_OPERATORS)
     if made < _ITERATION_OPERATORS and not (long and made and machine.opts.library is not None):
         passes.count = 0
@@ -76,6 +81,17 @@ def check_turn(machine: Machine, frame: Frame, head: Any, iterator: Any = None) 
     if small:
         raise Break("small_loop")
     raise Break("long_loop", "each iteration of the loop does the same work")
+
+
+def _is_of_large_tensors(machine: Machine, operators: int) -> bool:
+    """Whether one of the last operators gives so much that an entry's call costs little beside it."""
+    values = (node.meta.get("val") for node in itertools.islice(reversed(machine.graph.graph.nodes), operators))
+    return any(type(v) is TraceTensor and math.prod(_now(n) for n in v.shape) >= _LARGE for v in values)
+
+
+def _now(size: Any) -> int:
+    """A size of the call that is captured."""
+    return size.node.hint if isinstance(size, torch.SymInt) else size
 
 
 def _is_own(machine: Machine, frame: Frame, operators: int) -> bool:
