@@ -44,6 +44,8 @@ __all__ = [
     "plain",
     "unwrapped",
     "drawn",
+    "cached",
+    "shared",
     "asked",
     "count",
     "scalar_tensor",
@@ -70,6 +72,8 @@ class Source:
     function  None   None            the function object of the frame
     drawn     None   (n, fn, args, named)  fn(*args, **named): draw n of a random number. Never guarded; evaluated once,
                                            in order
+    cached    None   (n, name)       what the cache of a function gave that the entry asked as number n. Never guarded:
+                                     the entry compares it, with its parts, when it asks
     const     None   object          an object that was fixed by what was guarded before: kept by the entry, or weakly
                                      (`weak.reference`): then `held`
                                      is a Weak, and `key` what it refers to
@@ -146,6 +150,8 @@ class Source:
             return "<this function>"
         if k == "drawn":
             return f"{getattr(self.key[1], '__name__', 'random')}()"
+        if k == "cached":
+            return f"{self.key[1]}()"
         if k == "computed":
             return f"{self.key[0].__name__}({', '.join(_operand_name(o) for o in self.key[1])})"
         if k == "ratio":
@@ -333,6 +339,15 @@ def const(obj: Any) -> Source:
     return make_source("const", None, obj)
 
 
+def shared(obj: Any) -> Source:
+    """`const` of an object that others may let go of: where it can be, it is held weakly."""
+    return _alone("const", Weak(obj)) if type(obj).__weakrefoffset__ else const(obj)
+
+
+def cached(n: int, name: str) -> Source:
+    return make_source("cached", None, (n, name))
+
+
 def attr(base: Source, name: str) -> Source:
     return make_source("attr", base, name)
 
@@ -415,10 +430,15 @@ def optimizer_state(base: Source, group: int, index: int) -> Source:
     return make_source("optimized", base, (group, index))
 
 
-def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
-    source: Source = object.__new__(Source)  # one of its own: a draw is no path to an object
-    source.kind, source.base, source.held, source._hash = "drawn", None, (n, fn, args, named), hash(("drawn", n))
+def _alone(kind: str, held: Any) -> Source:
+    """A root that no equal one is shared with."""
+    source: Source = object.__new__(Source)
+    source.kind, source.base, source.held, source._hash = kind, None, held, hash((kind, id(held)))
     return source
+
+
+def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
+    return _alone("drawn", (n, fn, args, named))
 
 
 def plain(base: Source) -> Source:

@@ -223,3 +223,136 @@ def test_asked_after_effects(reads: str) -> None:
             eq(got, program(x))
             assert after == kept and size == 1
     assert bool(record.report().graph_breaks) == (reads == "what is changed")
+
+
+class Recipe:
+    """What a cache holds of a pattern, as einops has it: an object of lists."""
+
+    def __init__(self, order: list[int], groups: list[tuple[int, ...]]) -> None:
+        self.order, self.groups = order, groups
+
+
+class Cooking:
+    """Functions with caches as a library of tensor patterns has them."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+        @functools.lru_cache(8)
+        def recipe(pattern: str, names: tuple[str, ...]) -> Recipe:
+            left, right = (side.split() for side in pattern.split("->"))
+            return Recipe([left.index(name) for name in right], [(i,) for i in range(len(names))])
+
+        @functools.lru_cache(8)
+        def sizes(recipe: Recipe, shape: tuple[int, ...], scale: int = 1) -> tuple:
+            return None, [shape[i] * scale for i in recipe.order], {i: shape[i] for (i,) in recipe.groups}, len(shape)
+
+        self.recipe, self.sizes = recipe, sizes
+
+    def program(self, x: torch.Tensor) -> Any:
+        recipe = self.recipe("a b c -> c a b", ("a", "b"))
+        _, sizes, named, rank = self.sizes(recipe, x.shape)
+        _, doubled, _, _ = self.sizes(recipe, x.shape, scale=2)
+        y = x.permute(recipe.order).reshape(sizes) * rank
+        return y.sum(0) + named[0] + doubled[1], recipe, sizes
+
+
+def test_objects_and_lists_in_a_cache_are_in_the_graph() -> None:
+    """They are those that the cache has, whoever changes them, also for sizes that vary."""
+    theirs, ours = Cooking(), Cooking()
+    with tcompile.record() as record:
+        f = tcompile.compile(ours.program, backend="eager", fullgraph=True)
+        for call, shape in enumerate([(2, 3, 4), (2, 3, 4), (3, 3, 4), (5, 3, 4), (7, 3, 4), (2, 3, 4), (2, 3, 4)]):
+            x = torch.randn(shape)
+            (want, _, _), (got, recipe, sizes) = theirs.program(x), f(x)
+            assert torch.equal(got, want) and recipe is ours.recipe("a b c -> c a b", ("a", "b"))
+            assert sizes is ours.sizes(recipe, x.shape)[1]
+            assert theirs.recipe("a b c -> c a b", ("a", "b")) and theirs.sizes(
+                theirs.recipe("a b c -> c a b", ("a", "b")), x.shape
+            )
+            for cooking in (theirs, ours):
+                if call == 4:  # whoever has them may change them
+                    cooking.recipe("a b c -> c a b", ("a", "b")).order.reverse()
+                    cooking.sizes.cache_clear()
+                if call == 5:
+                    cooking.sizes(cooking.recipe("a b c -> c a b", ("a", "b")), x.shape)[2][0] = 100
+    assert len(record.report().graphs) == 3
+
+
+def test_what_a_cache_lost_runs_as_it_is() -> None:
+    """A hit says nothing of what the function does: where the cache lost it, that happens where the program asks."""
+
+    def observed(wrap: Callable) -> list:
+        seen: list = []
+
+        @functools.lru_cache(maxsize=1)
+        def table(n: int, *, kind: str) -> list:
+            seen.append(("made", n))
+            return [n, kind]
+
+        def program(x: torch.Tensor) -> Any:
+            seen.append("begun")
+            found = table(3, kind="a")
+            return x * found[0], found is table(3, kind="a")
+
+        table(3, kind="a")
+        f = wrap(program)
+        out = [f(x), f(x)]
+        table(4, kind="a")
+        out += [f(x), f(x)]
+        table.cache_clear()
+        return [*out, f(x), [str(s) for s in seen], tuple(table.cache_info())[2:]]
+
+    eq(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))
+
+
+def test_tensors_in_a_cache_are_inputs_once_they_are_there() -> None:
+    @functools.cache
+    def rotations(n: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = torch.arange(n, device=device) * 0.1
+        return angles.cos(), angles.sin()
+
+    def program(x: torch.Tensor) -> Any:
+        cos, sin = rotations(x.shape[0], x.device)
+        return x * cos + x.flip(0) * sin, cos
+
+    with tcompile.record() as record:
+        f = tcompile.compile(program, backend="eager")
+        f(x)
+        broken = len(record.report().graph_breaks)
+        graphs = len(record.report().graphs)
+        for _ in range(2):
+            got, cos = f(x)
+            assert torch.equal(got, program(x)[0]) and cos is rotations(2, x.device)[0]
+        assert broken == 1 and len(record.report().graph_breaks) == 1 and len(record.report().graphs) == graphs + 1
+    rotations(2, x.device)[0].fill_(5.0)
+    assert torch.equal(f(x)[0], program(x)[0])
+    rotations.cache_clear()
+    assert torch.equal(f(x)[0], program(x)[0]) and torch.equal(f(x)[0], program(x)[0])
+
+
+def test_random_numbers_of_a_cached_function_are_drawn_once() -> None:
+    def observed(wrap: Callable) -> list:
+        @functools.cache
+        def noise(n: int) -> list:
+            return [torch.randn(n)]
+
+        f = wrap(lambda x: (x + torch.randn(2), x * noise(2)[0], torch.randn(2)))
+        torch.manual_seed(0)
+        return [f(x), f(x), f(x)]
+
+    eq(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))
+
+
+def test_one_object_for_a_number_that_varies_and_one_that_does_not() -> None:
+    def observed(wrap: Callable) -> list:
+        numbers = functools.cache(lambda n: [n])
+
+        def program(x: torch.Tensor) -> Any:
+            first, second = numbers(x.shape[0]), numbers(3)
+            return x + first[0], first is second, first, second
+
+        f = wrap(program)
+        return [f(torch.ones(n)) for n in (2, 5, 3, 7, 3)]
+
+    eq(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))

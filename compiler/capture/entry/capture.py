@@ -16,6 +16,7 @@ import torch
 from ... import events
 from ...base.break_errors import set_errors
 from ...graph.captured import CapturedGraph
+from ...guards import source as S
 from ...guards.guard import Guard
 from ...guards.source import Source
 from ...guards.state import DEFAULT_FIELDS, read_state
@@ -121,6 +122,8 @@ class CaptureOptions:
     library        the policy that says which calls into libraries are followed (policy.Library); None: all
     leaf           the frame is captured whole, without a module's call, or not at all
     work           counts the instructions that are interpreted (frontend/cell_work.py); None: nobody does
+    asked          filled by capture: (function with a cache, key) -> what its cache was made to have, in a list
+    uncached       filled by capture: (dict of a cache, key) of calls that break until the cache has what they give
     returned       returned(machine, value, outputs): told the stack value that the frame returns, and what the graph
                    gives for it (export)
     """
@@ -150,6 +153,8 @@ class CaptureOptions:
     library: Any = None
     leaf: bool = False
     work: Any = None
+    asked: dict[tuple, list] = field(default_factory=dict)
+    uncached: list[tuple[dict, Any]] = field(default_factory=list)
     returned: Callable | None = None
 
 
@@ -663,6 +668,9 @@ class _Attempt:
         guards += world.guards.values()
         guards += world.float_guards()
         guards += hold_demands(world)
+        guards += [
+            Guard(S.const(cache), "LACKS", key, None, None, "not cached yet") for cache, key in self.opts.uncached
+        ]
         for expr, file, line, why in machine.env.guards:
             guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
         written = machine.graph.written

@@ -17,9 +17,9 @@ from ...base.quoting import identifier, is_plain_name
 from ...symbolic.expr import Expr
 from ..numbers.random_draws import generator_states, restore_generators
 from ..numbers.float_node import FloatNode
-from ..kinds.caches import asked_again
+from .cache_asks import write_ask
 from .effects import Effect
-from .made_values import has_owner, make
+from .made_values import make
 from ..breaks.failing import Keeping
 from ..machine.exceptions import calling_code, traceback_at
 from ..numbers.late_text import Given, Made
@@ -28,7 +28,7 @@ from ..machine.signals import Unrebuildable
 from ..tensors.tensor_subclasses import Subclassed
 from ..library.training import freed_result, without_history
 from ...graph.tensor import TraceTensor, counted_with
-from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, specialize
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, has_owner, specialize
 
 if TYPE_CHECKING:
     from .locations import Position
@@ -58,7 +58,7 @@ def counted_apart(t: torch.Tensor, version: int, view: bool, beside: torch.Tenso
 
 
 def _may_raise(step: Source) -> bool:
-    return step.kind == "computed" or step.kind == "scalar" and step.key[2]
+    return step.kind in ("computed", "cached") or step.kind == "scalar" and step.key[2]
 
 
 class EntryWriter:
@@ -85,11 +85,8 @@ class EntryWriter:
         self._apart: dict[int, str] = {}  # what `x.data` gave -> a result that counts its changes
         self.returns = False  # whether nothing of the frame is left after this
         self.gone_through: list[tuple[list, Unrebuildable]] = []
-        for fn, args, kwargs, value in machine.cached:
-            given = [self._given(v) for v in (fn, value, *args)] + [
-                f"{name}={self._given(item)}" for name, item in kwargs.items()
-            ]
-            self.computed.append(f"{self.constant(asked_again)}({', '.join(given)})")
+        for asked in machine.cached:
+            write_ask(self, asked)
         for source in machine.world.draws:  # each once, in order, whether or not it is used
             self.load(source)
 
@@ -119,7 +116,7 @@ class EntryWriter:
             made = self._tracebacks[tuple(trail)] = traceback_at(trail)
         return self.constant(made, "traceback")
 
-    def _given(self, v: Any) -> str:
+    def given(self, v: Any) -> str:
         """A value that the entry has before anything is made: an object from outside, or a constant."""
         source = self.machine.world.sources.get(id(v)) if type(v) not in ATOMS else None
         return self.constant(v) if source is None else self.load(source)
@@ -141,6 +138,11 @@ class EntryWriter:
             name = self.fresh("__s")
             (self.computed if any(map(_may_raise, source.path())) else self.loads).append(f"{name} = {text}")
         self._source_names[source] = name
+        return name
+
+    def name_source(self, source: Source) -> str:
+        """The variable that is to hold what a source gives."""
+        name = self._source_names[source] = self.fresh("__s")
         return name
 
     def step(self, source: Source) -> str:

@@ -26,7 +26,7 @@ from ..kinds.outside_iterators import OutsideIterator
 from ..library import polyfills
 from ..machine.generators import InlineGenerator, PythonIterator
 from ..machine.signals import Break, Unrebuildable
-from ..machine.stack_values import BOUND_NATIVE, IMMUTABLE, MISSING, is_library_constant, native_owner
+from ..machine.stack_values import BOUND_NATIVE, IMMUTABLE, MISSING, is_library_constant, has_owner
 from ..numbers.late_text import LateText
 from ..tensors.tensor_subclasses import Subclassed
 from ..tensors.jagged_values import write_jagged
@@ -35,7 +35,7 @@ from ..tensors.wrapper_values import is_of_wrapper, write_wrapper
 if TYPE_CHECKING:
     from .entry_source import EntryWriter
 
-__all__ = ["make", "has_owner"]
+__all__ = ["make"]
 
 _MOST_TOTALS = 1000  # sums of an itertools.accumulate that are computed before anybody asks
 _REDUCED = (
@@ -269,11 +269,6 @@ def _overridden_descriptor(method: Any) -> Any:
 
 
 _NATIVE_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
-
-
-def has_owner(value: Any) -> bool:
-    """Whether a native function is bound to an object, not to its module or class."""
-    return not isinstance(native_owner(value), (types.ModuleType, type(None), type))
 
 
 def _static_method(writer: EntryWriter, value: Any) -> str:

@@ -47,9 +47,9 @@ from ..library.torch_marks import is_allowed_in_graph, marked_call
 from ..library.watched_warnings import Warned, unless_it_warns
 from ...graph.tensor import TraceTensor
 from ..tensors.tensor_subclasses import answers_calls
-from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, NULL, is_placement, native_owner
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, NULL, has_owner, is_placement, native_owner
 from ..arrays.numpy_arrays import call_numpy
-from .lookups import class_attribute
+from .lookups import class_attribute, found_in
 from .objects.class_attributes import guarded_function
 from .parameters import bind
 from .containers import as_mapping
@@ -64,6 +64,7 @@ __all__ = ["call", "call_python", "call_torch_function", "name_of"]
 _TRANSFORMS = torch.func.jacrev.__code__.co_filename
 _LRU = type(functools.lru_cache(lambda: None))
 _OPTIMIZERS = optimizers.OWNERS
+_UNBOUND_NATIVE = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _RECURSIVE_REPRS = frozenset(
     (
         reprlib.recursive_repr()(repr).__code__,
@@ -129,12 +130,25 @@ def _call_bound_native(machine: Machine, fn: Any, args: list, kwargs: dict) -> A
     owner = native_owner(fn)
     if type(owner) is TraceTensor:
         return tensor_calls.call_method(machine, owner, fn.__name__, args, kwargs)
+    if machine.world.is_outside(fn) and has_owner(fn):
+        return _call_outside_method(machine, fn, owner, args, kwargs)
     try:
         return _call_native(machine, fn, owner, args, kwargs)
     except IndexError as error:  # an argument that is not there
         if error is machine.escaped or not _lacks_arguments(fn, args, kwargs):
             raise
         return machine.native(fn, *args, **kwargs)  # raises the TypeError
+
+
+def _call_outside_method(machine: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
+    """A bound native method from outside: the method of that name of the owner that this one has."""
+    if type(found_in(type(owner), fn.__name__)) not in _UNBOUND_NATIVE:
+        kind = f"{type(owner).__name__}.{fn.__name__}"
+        raise Break("unknown_object", f"a bound method {kind} that came from outside is called")
+    source = machine.world.sources[id(fn)]
+    machine.world.guard(S.attr(source, "__name__"), "EQUALS", fn.__name__, "a bound method from outside")
+    owner = machine.world.load(owner, S.attr(source, "__self__"), "the owner of a bound method")
+    return call(machine, machine.getattr(owner, fn.__name__), args, kwargs)
 
 
 def _call_native(machine: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:

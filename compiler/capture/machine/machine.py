@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins as _builtins
 import sys
 import types
-from typing import Any, Callable, Collection
+from typing import TYPE_CHECKING, Any, Callable, Collection
 
 from ...graph.tensor import TraceTensor
 from ...guards import source as S
@@ -33,6 +33,9 @@ from ..tensors.tensor_subclasses import ProbeClasses, holds_subclassed
 from ..library.training import BackwardPasses
 from .stack_values import ATOMS, MISSING
 from .world import World
+
+if TYPE_CHECKING:
+    from ..kinds.caches import Asked
 
 __all__ = ["Machine", "StopAt", "root_frame"]
 
@@ -90,7 +93,7 @@ class Machine:
         self.iterators: dict[int, OutsideIterator] = {}  # id of an iterator from outside -> what stands for it
         self.dual_level: int | None = None  # root instruction that entered a level of forward gradients
         self.choices: dict[int, Choice] = {}  # id of a tensor that stands for one of several objects -> which
-        self.cached: list[tuple] = []  # (function, arguments, keywords, what its cache gave), in order: caches.py
+        self.cached: list[Asked] = []  # what the entry asks caches of functions for, in order
         self.backward_of = ""  # the custom autograd function whose backward is interpreted
         self.referenced = False  # the frame lets go of an object from outside that a weak reference is held to
         self.state_changed = False  # grad mode or autocast was set by the program

@@ -27,6 +27,7 @@ __all__ = [
     "BOUND_NATIVE",
     "IMMUTABLE",
     "native_owner",
+    "has_owner",
     "constant_only",
     "is_numpy_scalar",
     "is_library_constant",
@@ -67,6 +68,11 @@ def native_owner(fn: Any) -> Any:
     """
     owner = getattr(fn, "__self__", None)
     return None if type(owner).__name__.startswith(("pybind11", "PyCapsule")) else owner
+
+
+def has_owner(value: Any) -> bool:
+    """Whether a native function is bound to an object, not to its module or class."""
+    return not isinstance(native_owner(value), (types.ModuleType, type(None), type))
 
 
 def constant_only(value: Any) -> bool:

@@ -49,9 +49,9 @@ from .stack_values import (
     IMMUTABLE,
     MISSING,
     SINGLETONS,
+    has_owner,
     is_library_constant,
     is_placement,
-    native_owner,
 )
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
 from ..tensors.jagged_values import load_jagged
@@ -98,6 +98,12 @@ def _lies(value: Any, cls: type) -> bool:
         return True
 
 
+def _refuse_cached(*sources: Source) -> None:
+    """Break where two objects are told apart, and one of them is what a cache has for numbers that vary."""
+    if any(source.root.kind == "cached" for source in sources):
+        raise Break("c_call", "what a cached function gives for a number that varies is compared with another object")
+
+
 class World:
     """Provenance, guards and graph inputs of one capture."""
 
@@ -138,7 +144,10 @@ class World:
     # --- guards
     def guard(self, source: Source, kind: str, expected: Any, why: str = "") -> None:
         """Rely on a fact. A second, equal fact is dropped."""
-        if source.root.kind == "const" and kind in ("ID", "TYPE") and source.base is None:
+        root = source.root
+        if kind == "ALIAS":
+            _refuse_cached(source, expected)
+        if root.kind == "cached" or root is source and root.kind == "const" and kind in ("ID", "TYPE"):
             return
         key = (source, kind, expected[0] if kind == "HASATTR" else expected if kind == "LACKS" else None)
         if key not in self.guards:
@@ -147,6 +156,7 @@ class World:
 
     def differ(self, *sources: Source) -> None:
         """Rely on these giving different objects."""
+        _refuse_cached(*sources)
         key = (None, "NO_ALIAS", sources)
         if key not in self.guards:
             file, line = self.machine.user_line()
@@ -266,8 +276,8 @@ class World:
             self.guard(source, "EQUALS", value, why)
         elif cls is functools.partial:
             self.guard(source, "TYPE", cls, why)  # its function and arguments are guarded as they are read
-        elif cls in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
-            self.guard(source, "TYPE", cls, why)  # using it breaks: its owner has no source
+        elif cls in BOUND_NATIVE and has_owner(value):
+            self.guard(source, "TYPE", cls, why)  # its owner and its name are guarded as it is called
         elif isinstance(value, types.FunctionType) and not is_trusted_function(value):
             # what it does is guarded when it is called, who it is where that matters
             self.guard(source, "TYPE", cls, why)

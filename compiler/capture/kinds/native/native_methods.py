@@ -26,7 +26,7 @@ from ..objects.class_attributes import in_class_dict
 from ..operators import native_operation
 from ...machine.generators import InlineGenerator
 from ...machine.signals import Break, Raised
-from ...machine.stack_values import ATOMS, MISSING
+from ...machine.stack_values import MISSING
 from ...numbers.late_text import settled
 from .inside_methods import inside_method
 from .method_cases import Case, Cases, NativeCall, bound
@@ -100,7 +100,6 @@ def call_native_method(machine: Machine, fn: Any, owner: Any, args: list, kwargs
     if machine.late_texts:
         owner = settled(owner)
         args, kwargs = settled_arguments(fn, owner, args, kwargs)
-    _rely_on_method(machine, fn, owner)
     call = NativeCall(fn, owner, fn.__name__, args, kwargs)
     case = _CASES.find(machine, call)
     if case is None:
@@ -116,19 +115,6 @@ def settled_arguments(fn: Any, owner: Any, args: list, kwargs: dict) -> tuple[li
     if isinstance(owner, (list, dict, collections.deque, str)) and getattr(fn, "__name__", "") in _HOLDING:
         return args, kwargs
     return [settled(arg) for arg in args], {name: settled(value) for name, value in kwargs.items()}
-
-
-def _rely_on_method(machine: Machine, fn: Any, owner: Any) -> None:
-    """A bound method from outside: its owner must be a constant, or be known by itself."""
-    source, cls = machine.world.source_of(fn), type(owner)
-    if source is not None and cls in ATOMS and source.root.kind != "local":
-        machine.world.guard(source, "ID", fn, "a bound method from outside")
-    elif source is not None and not machine.world.is_outside(owner):
-        raise Break(
-            "unknown_object",
-            f"a bound method {cls.__name__}.{fn.__name__} that came from outside is called",
-            f"pass the {cls.__name__} itself",
-        )
 
 
 # --- containers from outside
