@@ -20,12 +20,12 @@ FEW = 64  # elements
 # Operators that are followed: functions of their operands alone. An accelerator computes these as the CPU does on
 # integers; on floating-point numbers it may differ in the last bit, so that these are known on the CPU only.
 _FOLLOWED = frozenset(
-    """abs add alias any all arange argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor cat ceil
-    clamp clone cumsum detach div eq expand fill flip floor floor_divide fmod full full_like ge gt le lift
-    lift_fresh logical_and logical_not logical_or logical_xor lt max maximum min minimum mul ne neg ones
-    ones_like permute pow prod remainder repeat round rsub scalar_tensor select sign slice split sqrt
-    squeeze stack sub sum t _to_copy transpose trunc unbind unsqueeze view where zeros zeros_like
-    _unsafe_view""".split()
+    """abs add alias all amax amin any arange argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor cat
+    ceil clamp clone cumsum detach div eq expand fill flip floor floor_divide fmod full full_like ge gt isnan
+    le lift lift_fresh linspace logical_and logical_not logical_or logical_xor lt max maximum min minimum mul
+    ne neg ones ones_like permute pow prod reciprocal remainder repeat roll round rsub scalar_tensor select
+    sign slice split sqrt squeeze stack sub sum t _to_copy transpose trunc unbind _unsafe_view unsqueeze view
+    where zeros zeros_like""".split()
 )
 _followed: dict[Any, bool] = {}
 
@@ -87,7 +87,16 @@ def know_literal(tensor: Any, value: torch.Tensor) -> None:
 
 
 _MAKERS = frozenset(
-    (torch.tensor, torch.as_tensor, torch.full, torch.zeros, torch.ones, torch.arange, torch.scalar_tensor)
+    (
+        torch.tensor,
+        torch.as_tensor,
+        torch.full,
+        torch.zeros,
+        torch.ones,
+        torch.arange,
+        torch.linspace,
+        torch.scalar_tensor,
+    )
 )
 
 

@@ -47,8 +47,19 @@ def converted(x):
     return x * float(n), x * int(torch.tensor(3)), x * bool(torch.ones(1))
 
 
+def stepped(x):
+    """A solver's steps, whose grid is checked as it goes through it."""
+    grid = torch.linspace(0.0, 1.0, 4)
+    assert (grid[1:] > grid[:-1]).all()
+    j = 0
+    while j < len(grid) and grid[j] < 0.5:
+        x = x + x.sin() * (grid[j + 1] - grid[j])
+        j += 1
+    return x, j
+
+
 @pytest.mark.parametrize(
-    "fn", [sliced, sized, strided, looped, branched, listed, cut, converted], ids=lambda f: f.__name__
+    "fn", [stepped, sliced, sized, strided, looped, branched, listed, cut, converted], ids=lambda f: f.__name__
 )
 def test_one_graph(fn):
     x = torch.randn(8, 4)

@@ -83,6 +83,24 @@ def test_a_bound_method_of_another_object(name: str, given: str) -> None:
         eq(f(x, Holder.held), got)
 
 
+def test_methods_of_containers_from_outside_are_in_the_graph() -> None:
+    names, table, log = frozenset(("a", "b")), {"a": 2.0}, [0]
+    has, get, note = names.__contains__, table.get, log.append
+
+    def f(x: torch.Tensor, name: str) -> Any:
+        note(len(log))
+        return x * get(name, 5.0) + has(name)
+
+    compiled = tcompile.compile(f, backend="eager", fullgraph=True)
+    for name, value in (("a", 2.0), ("a", 3.0), ("c", 3.0), ("a", 3.0)):
+        table["a"] = value
+        before = list(log)
+        got, after = compiled(x, name), list(log)
+        log[:] = before
+        eq(f(x, name), got)
+        assert log == after
+
+
 def test_an_element_of_an_array() -> None:
     a = numpy.array([1.0, 2.0])
 
