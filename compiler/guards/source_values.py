@@ -334,8 +334,8 @@ def key_equal(a: Any, b: Any) -> bool:
 
 
 def const_equal(a: Any, b: Any) -> bool:
-    """Same type and equal, for immutable constants: NaN equals NaN, 0.0 differs from -0.0, 1 from True. Objects of
-    other types are equal only to themselves; no __eq__ of the user's is called."""
+    """Same type and equal, for constants, and lists and dicts of them: NaN equals NaN, 0.0 differs from -0.0, 1 from
+    True. Objects of other types are equal only to themselves; no __eq__ of the user's is called."""
     if a is b:
         return True
     cls = type(a)
@@ -349,8 +349,10 @@ def const_equal(a: Any, b: Any) -> bool:
         return _float_equal(a, b)
     if cls is complex:
         return _float_equal(a.real, b.real) and _float_equal(a.imag, b.imag)
-    if cls is tuple or cls is torch.Size:
+    if cls is tuple or cls is list or cls is torch.Size:
         return len(a) == len(b) and all(const_equal(x, y) for x, y in zip(a, b))
+    if cls is dict:  # in the same order
+        return len(a) == len(b) and all(const_equal(x, y) for x, y in zip(a.items(), b.items()))
     if cls is frozenset:
         return len(a) == len(b) and all(any(const_equal(x, y) for y in b) for x in a)
     if cls is slice or cls is range:

@@ -463,6 +463,20 @@ static int sets_equal(PyObject *a, PyObject *b)
     return PySet_GET_SIZE(a) == PySet_GET_SIZE(b) && set_covers(a, b, NULL);
 }
 
+/* In the same order. */
+static int dicts_equal(PyObject *a, PyObject *b)
+{
+    Py_ssize_t i = 0, j = 0;
+    PyObject *k, *l, *v, *w;
+    if (PyDict_GET_SIZE(a) != PyDict_GET_SIZE(b))
+        return 0;
+    while (PyDict_Next(a, &i, &k, &v)) {
+        if (!PyDict_Next(b, &j, &l, &w) || !tc_const_equal(k, l) || !tc_const_equal(v, w))
+            return 0;
+    }
+    return 1;
+}
+
 int tc_const_equal(PyObject *a, PyObject *b)
 {
     if (a == b)
@@ -494,6 +508,16 @@ int tc_const_equal(PyObject *a, PyObject *b)
         }
         return 1;
     }
+    if (t == &PyList_Type) {
+        Py_ssize_t n = PyList_GET_SIZE(a);
+        for (Py_ssize_t i = 0; i < n && PyList_GET_SIZE(b) == n; i++) {
+            if (!tc_const_equal(PyList_GET_ITEM(a, i), PyList_GET_ITEM(b, i)))
+                return 0;
+        }
+        return PyList_GET_SIZE(b) == n;
+    }
+    if (t == &PyDict_Type)
+        return dicts_equal(a, b);
     if (t == &PyFrozenSet_Type)
         return sets_equal(a, b);
     if (t == &PySlice_Type || t == &PyRange_Type)

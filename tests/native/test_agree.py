@@ -54,7 +54,7 @@ def func(x):
 
 
 @settings(max_examples=300, deadline=None)
-@given(constants, constants)
+@given(containers, containers)
 def test_constants(a, b):
     prepare()
     for x, y in ((a, b), (a, a), (b, a)):

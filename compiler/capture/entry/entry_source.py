@@ -17,7 +17,7 @@ from ...base.quoting import identifier, is_plain_name
 from ...symbolic.expr import Expr
 from ..numbers.random_draws import generator_states, restore_generators
 from ..numbers.float_node import FloatNode
-from .cache_asks import write_ask
+from .cache_asks import write_asks
 from .effects import Effect
 from .made_values import make
 from ..breaks.failing import Keeping
@@ -85,8 +85,7 @@ class EntryWriter:
         self._apart: dict[int, str] = {}  # what `x.data` gave -> a result that counts its changes
         self.returns = False  # whether nothing of the frame is left after this
         self.gone_through: list[tuple[list, Unrebuildable]] = []
-        for asked in machine.cached:
-            write_ask(self, asked)
+        write_asks(self)
         for source in machine.world.draws:  # each once, in order, whether or not it is used
             self.load(source)
 

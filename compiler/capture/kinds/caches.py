@@ -152,7 +152,7 @@ def _alike(a: Any, b: Any, depth: int = 0) -> bool:
     if type(a) in (list, tuple):
         return len(a) == len(b) and all(_alike(x, y, depth + 1) for x, y in zip(a, b))
     if type(a) is dict:
-        return _alike(list(a), list(b), depth + 1) and _alike(list(a.values()), list(b.values()), depth + 1)
+        return len(a) == len(b) and all(_alike(x, y, depth + 1) for x, y in zip(a.items(), b.items()))
     fields = getattr(a, "__dict__", None)
     plain = type(a).__new__ is object.__new__ and type(a).__basicsize__ == _Plain.__basicsize__
     return plain and type(fields) is dict and _alike(fields, b.__dict__, depth + 1)
@@ -178,7 +178,7 @@ class Place:
     def value(self, fn: Any, key: Any) -> Any:
         """What it has for a key."""
         held = gc.get_referents(fn)
-        links = held.index(self.cache) // 3
+        links = next(i for i, part in enumerate(held) if part is self.cache) // 3
         return dict(zip(held[1 : 3 * links : 3], held[2 : 3 * links : 3]))[key] if links else self.cache[key]
 
     def key(self, args: Sequence[Any], kwargs: dict) -> Any:
@@ -260,7 +260,7 @@ def _relate(machine: Machine, value: Any, result: Any, source: Source) -> bool:
         return type(value) is int and value == result.node.hint
     if type(result) in ATOMS or world.is_outside(result):
         world.loaded[source] = result
-        return const_equal(value, result)
+        return value is result or type(value) in ATOMS and const_equal(value, result)
     if type(value) is not type(result) or len(value) != len(result):
         return False
     if world.is_outside(value):
@@ -269,7 +269,7 @@ def _relate(machine: Machine, value: Any, result: Any, source: Source) -> bool:
     world.loaded[source] = value
     if type(value) is dict:
         steps: Any = [(S.dict_value(source, key), value[key], result[key]) for key in result if key in value]
-        return const_equal(tuple(value), tuple(result)) and all(_relate(machine, v, r, at) for at, v, r in steps)
+        return len(steps) == len(result) and all(_relate(machine, v, r, at) for at, v, r in steps)
     return all(_relate(machine, value[i], item, S.item(source, i)) for i, item in enumerate(result))
 
 
