@@ -116,3 +116,26 @@ def test_stock_is_not_imported_for_distances():
     """
     out = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "True"]
+
+
+def test_gradients_of_distances_and_diagonals_are_kernels():
+    """Rows that lie on each other have a gradient of zero."""
+    x, y = torch.randn(6, 4), torch.randn(3, 4)
+    y[0] = x[1]
+    batches = torch.randn(2, 6, 4), torch.randn(1, 3, 4)  # (one for each, which torch's kernel makes of the second)
+
+    def f(x, y, batched, others):
+        near = torch.cdist(x, y) * 2 + torch.cdist(x, y, p=1.0)
+        many = torch.cdist(batched, others, p=1.0).sum(0)
+        return near + many + (x @ x.T).diagonal(1)[:3].sin()
+
+    ours = [t.clone().requires_grad_() for t in (x, y, *batches)]
+    theirs = [t.clone().requires_grad_() for t in (x, y, *batches)]
+    with tcompile.record() as record:
+        got = tcompile.compile(f, fullgraph=True)(*ours)
+        got.square().sum().backward()
+    want = f(*theirs)
+    want.square().sum().backward()
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close([t.grad for t in ours], [t.grad for t in theirs])
+    assert not record.report().fallbacks

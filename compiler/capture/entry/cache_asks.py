@@ -53,7 +53,7 @@ def write_asks(writer: EntryWriter) -> None:
 
 
 def _missing(writer: EntryWriter, asked: Asked, args: list[str], named: dict[str, str]) -> str:
-    """The condition that the cache lacks it, where it has to have it; none where capture knows what the function does."""
+    """That the cache lacks what it has to have; nothing where capture knows what the function does."""
     place = asked.place
     if place is None:
         return ""

@@ -320,6 +320,13 @@ def select_backward(builder: Builder, grad: Node, sizes: Any, dim: int, index: A
     return builder.call(aten.select_scatter.default, builder.full(sizes, 0, meta.dtype, meta.device), grad, dim, index)
 
 
+@decomposition(aten.diagonal_backward.default)
+def diagonal_backward(builder: Builder, grad: Node, sizes: Any, offset: int, dim1: int, dim2: int) -> Any:
+    meta = grad.meta["val"]
+    zeros = builder.full(sizes, 0, meta.dtype, meta.device)
+    return builder.call(aten.diagonal_scatter.default, zeros, grad, offset, dim1, dim2)
+
+
 # ---- activations
 @decomposition(aten.leaky_relu_backward.default)
 def leaky_relu_backward(builder: Builder, grad: Node, x: Node, slope: float, self_is_result: bool) -> Any:

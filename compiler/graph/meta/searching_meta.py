@@ -111,6 +111,11 @@ def _distances(x: TensorMeta, y: TensorMeta) -> TensorMeta | None:
     return new((*broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), x.dtype, x.device)
 
 
+@rule("_cdist_backward")
+def cdist_backward(grad: TensorMeta, x: TensorMeta, y: TensorMeta, p: float, distances: TensorMeta) -> TensorMeta:
+    return new((*broadcast_shapes(x.shape[:-2], y.shape[:-2]), *x.shape[-2:]), x.dtype, x.device)
+
+
 @rule("_euclidean_dist")
 def euclidean_dist(x: TensorMeta, y: TensorMeta) -> TensorMeta:
     """What cdist calls where a matrix product gives the distances. (torch's own rule imports torch._dynamo, which
