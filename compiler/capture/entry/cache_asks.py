@@ -30,7 +30,7 @@ def _differs() -> NoReturn:
 
 def write_asks(writer: EntryWriter) -> None:
     """A line for each time that the program asks, before anything else is done."""
-    had: set[tuple] = set()  # calls of which an earlier line has made sure that the cache has them
+    had: set[str] = set()  # calls of which an earlier line has made sure that the cache has them
     for asked in writer.machine.cached:
         fn = writer.given(asked.fn)
         args = [_text(writer, arg) for arg in asked.args]

@@ -12,7 +12,6 @@ what capture relied on. Three things may be relied on:
 
 from __future__ import annotations
 
-import enum
 import gc
 import itertools
 import types
@@ -201,7 +200,7 @@ def _key(machine: Machine, value: Any, now: bool = False) -> Any:
     value = value.node.hint if now and isinstance(value, torch.SymInt) else hashed(value)
     if type(value) in ATOMS:
         return value
-    if isinstance(value, (type, enum.Enum)) or type(value) is types.BuiltinFunctionType and not has_owner(value):
+    if isinstance(value, type) or type(value) is types.BuiltinFunctionType and not has_owner(value):
         machine.world.anchor(value)
         return value
     source = machine.world.source_of(value)
