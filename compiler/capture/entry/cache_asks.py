@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from ...guards.source import Source, UnlikeNumber
-from ...guards.source_values import const_equal
-from ...native import native
+from ...guards.source_values import quick_equal
 from ..kinds.caches import Asked
 from ..machine.stack_values import ATOMS, constant_only
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from .entry_source import EntryWriter
 
 __all__ = ["write_asks"]
-
-_equal = const_equal if native is None else native.const_equal
 
 
 def _differs() -> NoReturn:
@@ -42,11 +39,11 @@ def write_asks(writer: EntryWriter) -> None:
         if asked.source is not None:
             name = writer.name_source(asked.source)
             writer.computed.append(f"{name} = {_unless_asked(writer, asked, call, 'pop')}")
-            asks = f"not {writer.constant(_equal)}({name}, {known})"
+            asks = f"not {writer.constant(quick_equal)}({name}, {known})"
         elif type(asked.known) is Source:
             asks += f"{call} is not {known}"
         else:
-            asks += f"not {writer.constant(_equal)}({call}, {known})"
+            asks += f"not {writer.constant(quick_equal)}({call}, {known})"
         if asked.source is None:
             asks = _unless_asked(writer, asked, asks, "clear")
         writer.computed.append(f"if {asks}: {writer.constant(_differs)}()")
