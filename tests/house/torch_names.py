@@ -176,8 +176,8 @@ ROWS = (
     Row("torch._C", "_is_any_autocast_enabled", "whether autocast is on", optional="the public functions are asked"),
     Row(
         "torch._C",
-        "_VariableFunctions _nn.elu _nn.hardtanh _nn.huber_loss _nn.leaky_relu _nn.linear _nn.one_hot _nn.pad _nn.smooth_l1_loss _nn.softplus "
-        "_nn.softshrink _nn.scaled_dot_product_attention _special _linalg _fft",
+        "_VariableFunctions _nn.elu _nn.hardtanh _nn.huber_loss _nn.leaky_relu _nn.linear _nn.one_hot _nn.pad _nn.pad_sequence _nn.smooth_l1_loss "
+        "_nn.softplus _nn.softshrink _nn.scaled_dot_product_attention _special _linalg _fft",
         "torch's native functions by name",
     ),
     Row(
@@ -491,7 +491,7 @@ ROWS = (
     Row("torch.ops.aten", "_conj.default _neg_view.default", "conjugates inside the formulas of gradients"),
     Row(
         "torch.ops.aten",
-        "_cdist_forward.default _euclidean_dist.default _is_all_true.default _is_any_true.default "
+        "_cdist_backward.default _cdist_forward.default _euclidean_dist.default _is_all_true.default _is_any_true.default "
         "_weight_norm_interface.default _weight_norm_interface_backward.default _embedding_bag.default _prelu_kernel.default _prelu_kernel_backward.default _use_cudnn_ctc_loss.Tensor "
         "_use_cudnn_ctc_loss.default _use_miopen_ctc_loss.default mkldnn_rnn_layer.default._schema",
         "operators of torch.nn",
