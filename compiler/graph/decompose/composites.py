@@ -133,15 +133,15 @@ def cdist(builder: Builder, x: Node, y: Node, p: float, mode: int | None) -> Any
 
 @decomposition(aten._cdist_backward.default)
 def cdist_backward(builder: Builder, grad: Node, x: Node, y: Node, p: float, distances: Node) -> Any:
-    meta, t = x.meta["val"], y.meta["val"]
-    if p not in (1, 2) or meta.dtype not in (torch.float32, torch.float64) or meta.shape[:-2] != t.shape[:-2]:
+    meta, other = x.meta["val"], y.meta["val"]
+    if p not in (1, 2) or meta.dtype not in (torch.float32, torch.float64) or meta.shape[:-2] != other.shape[:-2]:
         return NotImplemented
-    n = len(meta.shape)
-    d = builder.sub(builder.unsqueeze(x, n - 1), builder.unsqueeze(y, n - 2))
+    ndim = len(meta.shape)
+    d = builder.sub(builder.unsqueeze(x, ndim - 1), builder.unsqueeze(y, ndim - 2))
     if p == 1:
-        slope = builder.mul(builder.unsqueeze(grad, n), builder.unary("sign", d))
+        slope = builder.mul(builder.unsqueeze(grad, ndim), builder.unary("sign", d))
     else:
-        far = builder.unsqueeze(distances, n)
-        slope = builder.div(builder.mul(builder.unsqueeze(grad, n), d), far)
+        far = builder.unsqueeze(distances, ndim)
+        slope = builder.div(builder.mul(builder.unsqueeze(grad, ndim), d), far)
         slope = builder.where(builder.compare("eq", far, 0.0), 0.0, slope)
-    return builder.call(aten.sum.dim_IntList, slope, [n - 1], False)
+    return builder.call(aten.sum.dim_IntList, slope, [ndim - 1], False)
