@@ -18,7 +18,7 @@
 
 /* What Python expects of the built extension; compiler/native/__init__.py has the same number. Raise both when the two
    sides must change together: an extension built from older sources then counts as missing. */
-#define TCOMPILE_NATIVE_API 36
+#define TCOMPILE_NATIVE_API 37
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
