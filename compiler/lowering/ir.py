@@ -288,7 +288,12 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
         return x
     if x.is_const and not (x.dtype.is_complex or dtype.is_complex) and _const_fits(x.attr, dtype):
         return const(x.attr, dtype)
+    if x.op == "cast" and x.dtype in _HALVES and x.args[0].dtype in _BYTES and dtype.is_floating_point:
+        (x,) = x.args  # (16 bits hold each of its numbers)
     return make("cast", dtype, (x,))
+
+
+_HALVES, _BYTES = (torch.float16, torch.bfloat16), (torch.int8, torch.uint8)
 
 
 def _const_fits(x: bool | int | float, dtype: torch.dtype) -> bool:

@@ -50,3 +50,41 @@ def test_nan_in_the_last_column_stays_there() -> None:
     w[36] = float("nan")
     got = tcompile.compile(lambda x, w: x @ w.t(), options=OPTIONS)(x, w)
     assert got[:, 36].isnan().all() and not got[:, :36].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_bytes_are_converted_inside(dtype: torch.dtype) -> None:
+    """A weight of eight bits is read as it is, where few rows are multiplied with it, and is never stored in full."""
+    bits, scale = torch.randint(-128, 128, (160, 192), dtype=torch.int8), torch.rand(160).to(dtype)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x, bits.t().to(x.dtype)) * scale
+
+    def with_bias(x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(scale, x, bits.t().to(x.dtype))
+
+    for g in (f, with_bias):
+        for rows in (1, 2, 5, 8, 9):
+            launches: list = []
+            x = torch.randn(rows, 192).to(dtype)
+            with events.listen(lambda e, heard=launches: heard.append(e.launches) if e.kind == "schedule" else None):
+                got = tcompile.compile(g)(x)
+            want = x.double() @ bits.t().double()
+            want = want * scale.double() if g is f else want + scale.double()
+            torch.testing.assert_close(got.double(), want, rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=2.0)
+            assert got.dtype == dtype
+            stored = [origins for _, origins in launches[0] if "to_copy" in origins]
+            assert rows > 8 or not stored
+
+
+def test_what_bytes_are_unpacked_to_is_stored_for_several_rows() -> None:
+    """Half bytes cost more to unpack than to read: for each row anew they would be slower."""
+    packed = torch.randint(0, 256, (160, 96), dtype=torch.uint8)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        halves = torch.stack((packed & 15, packed >> 4), -1).view(160, 192)
+        return x @ ((halves.to(x.dtype) - 8) * 0.1).t()
+
+    for rows in (1, 2, 4):
+        x = torch.randn(rows, 192)
+        torch.testing.assert_close(tcompile.compile(f)(x), f(x), rtol=1e-4, atol=1e-3)

@@ -25,6 +25,7 @@ __all__ = ["hint", "in_memory", "may_be_ours", "on_gpu", "operands", "sum_of_pro
 ROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TILE_DTYPES = (torch.float16, torch.bfloat16)
 FEW_ROWS = 2  # that are multiplied, one by one, with a matrix that is computed from fewer bytes
+FEW_CASTS = 8  # the same on a CPU, where its bytes are converted and no more
 FEW_TILES = 64  # rows that are multiplied in one tile with such a matrix: what it costs is to read it
 FEW_PACKED = 16  # the same where its elements are parts of bytes: unpacking them for each tile of rows costs more
 LEAST_ROW = 64  # of both sizes of a matrix that a vector is multiplied with
@@ -201,19 +202,21 @@ def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
     is computed from fewer bytes, which are then read once, as they are. None for anything else."""
     if a.ndim != 2 or m.dtype not in ROW_DTYPES or min(hint(lo, size) for size in b.shape) < LEAST_ROW:
         return None
-    if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS):
+    count = 1 if is_one(a.shape[0]) else a.shape[0]
+    if type(count) is not int or count > (FEW_ROWS if m.on_gpu else FEW_CASTS):
         return None
     computed = _bytes_behind(lo, b) <= 0.5
-    if not is_one(a.shape[0]) and not computed:
+    matrix = _computed(lo, b) if computed else b
+    if not computed and not (count == 1 and m.on_gpu) or count > FEW_ROWS and not _is_converted(matrix.value):
         return None
     x, v = in_memory(lo, a), strided(b)
     if x is None or v is None or not same(v[1][0], 1):  # (a weight as Linear keeps it)
         return None
     f32 = torch.float32
     shape = (1, b.shape[1], a.shape[1])
-    right = remap(_computed(lo, b) if computed else b, shape, {0: dim_symbol(3, 2), 1: dim_symbol(3, 1)})
+    right = remap(matrix, shape, {0: dim_symbol(3, 2), 1: dim_symbol(3, 1)})
     rows = []
-    for k in range(1 if is_one(a.shape[0]) else a.shape[0]):
+    for k in range(count):
         left = remap(x, shape, {0: as_expr(k), 1: dim_symbol(3, 2)})
         rows.append(
             lo.reduce(
@@ -235,6 +238,13 @@ def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
     for k in reversed(range(len(rows) - 1)):
         value = prim("where", prim("eq", row, const(k, torch.int64)), values[k], value)
     return Ref(out, f32, value)
+
+
+def _is_converted(value: Value) -> bool:
+    """Whether this is an element of memory in another dtype."""
+    while value.op == "cast":
+        (value,) = value.args
+    return value.op == "load"
 
 
 def _bytes_behind(lo: Lowering, b: Ref) -> float:

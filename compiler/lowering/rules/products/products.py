@@ -17,7 +17,7 @@ from ...rule_table import NoRule, rule
 from ...buffer_strides import strides_of
 from ...promote import operand
 from ...ref import Ref, dim_symbol, is_one, numel, remap, same
-from .gpu_products import hint, in_memory, on_gpu
+from .gpu_products import few_rows, hint, in_memory, on_gpu
 
 LEAST = 8  # of every size; below, a vector of the result is mostly empty
 WORK = 4096  # multiplications
@@ -41,6 +41,16 @@ def worth_it(lo: Lowering, m: Any, sizes: Sequence[Any], fits: bool) -> bool:
     if not fits or m.dtype != torch.float32 or m.device.type != "cpu" or min(k, columns) < LEAST:
         return False
     return rows == 1 or rows * k * columns >= WORK
+
+
+def in_float32(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
+    """The product in float32 where neither torch's library nor a product's own kernel is as good: on a GPU, and on a
+    CPU of a few rows with a matrix that is computed from fewer bytes, which is never stored then."""
+    m = lo.meta(node)
+    if m.on_gpu or m.device.type != "cpu":
+        return on_gpu(lo, node, a, b)
+    ours = not lo.emulate and lo.opts.get("cpu_products", "auto") != "library" and a.dtype == b.dtype == m.dtype
+    return few_rows(lo, m, a, b) if ours else None
 
 
 def nest(lo: Lowering, node: Any, a: Ref, b: Ref, stride: Any, suffix: str) -> Ref | None:
@@ -70,7 +80,7 @@ def nest(lo: Lowering, node: Any, a: Ref, b: Ref, stride: Any, suffix: str) -> R
 
 @rule("aten.mm.default", "aten.bmm.default")
 def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
-    out = on_gpu(lo, node, a, b) if not kwargs else None
+    out = in_float32(lo, node, a, b) if not kwargs else None
     if out is not None:
         return lo.pointwise(round_to(out.value, lo.meta().dtype))
     if not kwargs and generated(lo, node, (a, b)):
@@ -83,7 +93,7 @@ def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
 @rule("aten.addmm.default", "aten.baddbmm.default")
 def addmm(lo: Lowering, node: Any, c: Ref, a: Ref, b: Ref, *, beta: Any = 1, alpha: Any = 1, **kwargs: Any) -> Any:
     plain = not kwargs and isinstance(alpha, (int, float)) and isinstance(beta, (int, float))
-    out = on_gpu(lo, node, a, b) if plain else None
+    out = in_float32(lo, node, a, b) if plain else None
     if out is not None:
         return lo.pointwise(round_to(_plus(c, out, beta, alpha), lo.meta().dtype))
     if (
