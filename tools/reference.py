@@ -72,6 +72,7 @@ def breaks_page() -> str:
 
 def operators_page() -> str:
     from tcompile.compiler.lowering.rule_table import RULES
+    from tcompile.compiler.ops.collectives import communicates
     from tcompile.compiler.ops import closed_set
 
     from tcompile.compiler.lowering import rules  # noqa: F401  registers the rules
@@ -83,6 +84,7 @@ def operators_page() -> str:
         ("Movement of data", closed_set.DATA_MOVEMENT),
         ("Factories", closed_set.FACTORIES),
     )
+    computed = [op for op in RULES if hasattr(op, "_schema") and not communicates(op)]
     lines = [
         "# Operators",
         _NOTE.format(source="compiler/ops/closed_set.py and compiler/lowering"),
@@ -96,7 +98,7 @@ def operators_page() -> str:
         "",
         "## Loops by a rule of their own",
         "",
-        *_table(("operators",), [(row,) for row in _rows(_name(op) for op in RULES if hasattr(op, "_schema"))]),
+        *_table(("operators",), [(row,) for row in _rows(map(_name, computed))]),
         "",
         "## Left to torch's kernels, and why",
         "A rule may still take some of their calls: small products on the CPU, attention on a GPU.",

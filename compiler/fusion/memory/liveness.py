@@ -34,7 +34,8 @@ def sizes(hints: Mapping[str, int]) -> Callable[[Buffer], int]:
 
 def may_alias(extern: Extern, k: int) -> bool:
     returns = extern.op._schema.returns
-    return communicates(extern.op) or k >= len(returns) or returns[k].alias_info is not None
+    elsewhere = communicates(extern.op) and extern.out_variant is None
+    return elsewhere or k >= len(returns) or returns[k].alias_info is not None
 
 
 def outlive(lowered: LoweredGraph) -> list[Buffer]:

@@ -15,6 +15,7 @@ import torch
 
 from ...lowering.ir import Buffer, Kernel, Value, loads, walk
 from ...lowering.lowered import Extern, LoweredGraph, View
+from ...ops.collectives import communicates, waits
 from ...ops.raising import KEEP_BYTES, may_raise
 from ...symbolic.expr import Expr, as_expr, integer
 from ..domain import size_hint
@@ -49,6 +50,13 @@ class _Planner(Liveness):
     def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int], updated: dict[Buffer, int]):
         super().__init__(steps, lowered)
         self.hints, self.updated, self.size = hints, updated, sizes(hints)
+        calls = [s for s in self.steps if isinstance(s, Extern) and communicates(s.op)]
+        self.exchanged = {b for s in calls for b in s.begins_as()}  # what collectives write in place
+        # what a wait gives -> the result that it waits for, in whose memory it lies
+        self.waited = {s.outputs[0]: b for s in calls if waits(s.op) for b in buffers_read(s) if b in self.exchanged}
+        self.waits: dict[Buffer, list[Buffer]] = {}  # the other way round
+        for given, b in self.waited.items():
+            self.waits.setdefault(b, []).append(given)
 
     def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
         in_place, mutations = self.mutations_in_place()
@@ -58,7 +66,7 @@ class _Planner(Liveness):
         others, least = self.emit(self.choose_reuse(in_place, keep=False), in_place)
         if least < peak:
             steps, peak = others, least
-        return steps, peak, mutations, sorted(in_place.values())
+        return steps, peak, mutations, sorted({*in_place.values()})
 
     # ---- mutated inputs
     def life_of_buffers(self) -> tuple[dict[Buffer, int], dict[Buffer, list[int]], set[Buffer]]:
@@ -79,7 +87,9 @@ class _Planner(Liveness):
             else:
                 if isinstance(step, View):
                     viewed.add(step.base)
-                elif any(output is not None and may_alias(step, k) for k, output in enumerate(step.outputs)):
+                elif any(
+                    may_alias(step, k) for k, b in enumerate(step.outputs) if b is not None and b not in self.waited
+                ):
                     viewed.update(buffers_read(step))
                 for b in buffers_read(step):
                     reads.setdefault(b, []).append(i)
@@ -91,36 +101,61 @@ class _Planner(Liveness):
         """
         in_place = dict(self.updated)
         left: list[tuple[int, Buffer]] = []
-        made, reads, viewed = self.life_of_buffers()
-        returned = {*result_buffers(self.lowered)}
+        self.made, self.reads, self.viewed = self.life_of_buffers()
+        self.returned = {*result_buffers(self.lowered)}
         # a failing graph leaves its inputs as they were
         last = max((i for i, step in enumerate(self.steps) if _may_fail(step)), default=-1)
-        sources = [b for _, b in self.lowered.mutations]
+        sources = [self.waited.get(b, b) for _, b in self.lowered.mutations]
         targets = [i for i, _ in self.lowered.mutations]
         for i, buffer in self.lowered.mutations:
             if buffer in self.updated:
                 continue
-            x = self.lowered.inputs[i]
-            k = made.get(buffer, -1)
-            ok = (
-                k >= 0
-                and (k > last or self.size(buffer) > KEEP_BYTES)
-                and buffer not in returned
-                and buffer not in viewed
-                and sources.count(buffer) == 1
-                and targets.count(i) == 1
-                and isinstance(x, Buffer)
-                and x not in viewed
-                and x.dtype == buffer.dtype
-                and same_layout(x, buffer)
-            )
-            if ok:
-                ok = all(r < k or r == k and self._reads_as_it_writes(k, x, buffer) for r in reads.get(x, ()))
-            if ok:
-                in_place[buffer] = i
-            else:
+            x, result = self.lowered.inputs[i], self.waited.get(buffer, buffer)
+            alone = sources.count(result) == targets.count(i) == 1 and not self._is_seen(buffer)
+            there = self._computed_in(x, result) if alone and self._fits(result, x, last) else []
+            in_place.update((made, i) for made in there if self._fits(made, x, last))
+            if not there:
                 left.append((i, buffer))
         return in_place, left
+
+    def _fits(self, b: Buffer, x: Any, last: int) -> bool:
+        """Whether `b` may lie in the memory of input x, if nobody reads that any more. `last`: the last step that may
+        fail."""
+        k = self.made.get(b, -1)
+        return (
+            k >= 0
+            and (k > last or self.size(b) > KEEP_BYTES)
+            and not self._is_seen(b)
+            and isinstance(x, Buffer)
+            and x not in self.viewed
+            and x.dtype == b.dtype
+            and same_layout(x, b)
+        )
+
+    def _is_seen(self, b: Buffer) -> bool:
+        """Whether a buffer is a result, or is seen under another name."""
+        return b in self.returned or b in self.viewed
+
+    def _computed_in(self, x: Buffer, b: Buffer) -> list[Buffer]:
+        """What is computed in the memory of input x, so that it holds `b` in the end: b, what a collective writes b
+        over, and what a collective that reads x last makes of it. Nothing where a step reads x too late."""
+        if not self._is_read_before(x, b):
+            return []
+        there, step = [b], self.steps[self.made[b]]
+        begun = step.begins_as().get(b) if b in self.exchanged else None
+        if begun in self.made and self.reads[begun] == [self.made[b]] and self._is_read_before(x, begun):
+            there.append(begun)
+        last = max(self.reads.get(x, ()), default=-1)
+        out = next((out for out in self.steps[last].outputs if out in self.exchanged), None) if last >= 0 else None
+        if out is not None and last < self.made[there[-1]] and self._reads_as_it_writes(last, x, out):
+            if all(self._is_read_before(name, there[-1]) for name in (out, *self.waits.get(out, ()))):
+                there.append(out)
+        return there
+
+    def _is_read_before(self, x: Buffer, b: Buffer) -> bool:
+        """Whether nothing reads x once b lies in its memory."""
+        k = self.made[b]
+        return all(r < k or r == k and self._reads_as_it_writes(k, x, b) for r in self.reads.get(x, ()))
 
     def _reads_as_it_writes(self, k: int, buffer: Buffer, b: Buffer) -> bool:
         """Whether step k, which reads x and makes b, may have both in one place."""
@@ -140,6 +175,7 @@ class _Planner(Liveness):
         dies: dict[int, list[Buffer]] = {}
         taken: set[Buffer] = set()
         aliased = {self.root(x) for xs in self.aliases.values() for x in xs} | set(self.aliases)
+        kept = self.pinned | self.exchanged | aliased  # whose memory is not given to others
         for b, i in self.last_use.items():
             dies.setdefault(i, []).append(b)
         for i, step in enumerate(self.steps):
@@ -147,11 +183,11 @@ class _Planner(Liveness):
                 if b in in_place:
                     continue
                 room[b] = nbytes(b)
-                if b in aliased or b in self.pinned and not b.on_gpu:
+                if b in aliased and b not in self.exchanged or b in self.pinned and not b.on_gpu:
                     continue  # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
                 old = self.overwritten(step, b, i, taken, room)
                 waited = keep or b.on_gpu and size_hint(room[b], self.hints) <= KEPT_BYTES
-                if old is None and b not in self.pinned and waited:
+                if old is None and b not in kept and waited:
                     old = self.take(dead, room[b])
                 if old is not None:
                     reuse[b] = old
@@ -164,7 +200,7 @@ class _Planner(Liveness):
                     if output is not None and self.is_read(output, i) and _is_dense(output)
                 }
             for b in dies.get(i, ()):
-                if b in room and b not in self.pinned and b not in aliased and b not in taken:
+                if b in room and b not in kept and b not in taken:
                     dead.setdefault(room[b], []).append(b)
         return reuse
 
@@ -261,13 +297,14 @@ class _Planner(Liveness):
                 live += size[b] if old is None else 0
             if isinstance(s, Extern) and s.out_variant is None:
                 for b in s.outputs:
-                    if b is not None:
+                    if b is not None and b not in self.waited:
                         size[b] = self.size(b)
                         live += size[b]
             peak = max(peak, live)
             if isinstance(s, Extern) and (begins := s.begins_as()):
-                here = {key: self.lowered.inputs[value] for key, value in in_place.items()} | reuse
-                out.extend(_copied(begin, key, s) for key, begin in begins.items() if here.get(key) is not begin)
+                inputs = {key: self.lowered.inputs[value] for key, value in in_place.items()}
+                here = inputs | reuse
+                out.extend(_copied(x, b, s) for b, x in begins.items() if here.get(b) not in (x, inputs.get(x, x)))
                 s = replace(s, kwargs={name: value for name, value in s.kwargs.items() if name not in s.out_names})
             out.append(s)
             for b in (*dies.get(i, ()), *handed.get(i, ())):

@@ -9,3 +9,4 @@ from .products import grouped_products
 from . import indexing, joins, dropout_bits, pointwise, pooling
 from .products import products
 from . import random, reductions, resample, scans, scatters, searching, special_functions, views, windows, written
+from . import exchanges
