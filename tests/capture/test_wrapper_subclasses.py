@@ -523,3 +523,52 @@ def test_a_context_changed_after_another_tensor_was_captured():
     same(got, f(second))
     got.scale.factor = 9.0
     same(compiled(second), Scaled((x + 1) * second.scale.factor, second.scale))
+
+
+class Slotted(TwoTensor):
+    """A wrapper whose inner tensors are in slots, as a DTensor's is."""
+
+    __slots__ = ("a", "b")
+
+
+def test_inner_tensors_in_slots():
+    """They are read of wrappers from outside, and those made inside have them in their slots alone."""
+
+    def f(w):
+        made = w + 1
+        return made, made.a, w.a * 2
+
+    compiled = tcompile.compile(f, fullgraph=True)
+    with tcompile.record() as recorded:
+        for _ in range(2):
+            w = Slotted(torch.randn(3), torch.randn(3))
+            made, a, twice = compiled(w)
+            same(made, f(w)[0])
+            same(twice, w.a * 2)
+            assert made.a is a and "a" not in made.__dict__
+    assert len(recorded.report().entries) == 1
+    w.a = torch.ones(3)
+    same(compiled(w), f(w))
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+@pytest.mark.parametrize("make", [two, lambda n: torch.randn(n).as_subclass(Logged)], ids=["wrapper", "plain"])
+def test_custom_functions_of_wrappers_have_a_history(make):
+    """They part the graph: that their result required no grad was a wrong result without a word."""
+    f = lambda x: Doubled.apply(x.sin()).sum()  # noqa: E731
+    x = make(3)
+    for got, want in zip(gradients(tcompile.compile(f), x), gradients(f, x)):
+        same(got, want)
+
+
+class Logged(torch.Tensor):
+    pass

@@ -18,6 +18,7 @@ from torch.autograd.function import Function, FunctionCtx, once_differentiable
 from ...graph.higher_order import AutogradFunctionCall
 from ...graph.torch_modes import autocast_off
 from ..tensors import tensor_calls
+from ..tensors.tensor_subclasses import Subclassed
 from .distributed.placed_tensors import apply_of_library, runs_as_it_is
 from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, no_grad, open_body, record_call, stand_in
 from ..kinds.callables import class_method, python_function
@@ -84,9 +85,22 @@ def apply_function(machine: Machine, cls: type, *args: Any, **kwargs: Any) -> An
     if torch._C._are_functorch_transforms_active():
         raise Break("autograd_function", "a custom autograd function is applied inside a transform of torch.func")
     needs = tuple(isinstance(arg, TraceTensor) and arg.requires_grad for arg in args)
+    if torch._C.is_grad_enabled():
+        _refuse_classes(arg for arg in args if isinstance(arg, Subclassed) and _inside(arg).requires_grad)
     if not (torch._C.is_grad_enabled() and any(needs)):
         return _without_gradient(machine, cls, args, needs)
     return _with_gradient(machine, cls, args, needs)
+
+
+def _inside(subclassed: Subclassed) -> TraceTensor:
+    return subclassed.plain if subclassed.nested is None else subclassed.nested._values
+
+
+def _refuse_classes(found: Iterable[Any]) -> None:
+    """Tensors of the program's classes that a gradient goes through: a body's graph has plain tensors."""
+    for value in found:
+        kind = value.tensor_class.__name__
+        raise Break("autograd_function", f"a custom autograd function is differentiated at a tensor of class {kind}")
 
 
 def _applied(cls: type) -> Any:
@@ -205,6 +219,7 @@ def _with_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) -> An
             result = _run_forward(machine, cls, ctx, args)
             results = list(result) if isinstance(result, tuple) else [result]
             made = [r for r in results if isinstance(r, TraceTensor)]
+            _refuse_classes(r for r in results if isinstance(r, Subclassed))
             if not made:
                 raise Break("autograd_function", "a custom autograd function returns no tensor")
             if len({id(r) for r in made}) != len(made):

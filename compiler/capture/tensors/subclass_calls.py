@@ -31,6 +31,7 @@ from .wrapper_values import (
     gradient_of_wrapper,
     is_leaf_of_wrapper,
     inner_attribute,
+    slot_of_wrapper,
     is_of_wrapper,
     is_wrapper_class,
     make_wrapper,
@@ -456,6 +457,9 @@ def get_attribute(machine: Machine, subclassed: Subclassed, name: str) -> Any:
         and not isinstance(raw, property)
     ):
         if (value := inner_attribute(machine, subclassed, name)) is not NotImplemented:
+            return value
+    if isinstance(raw, types.MemberDescriptorType):
+        if (value := slot_of_wrapper(machine, subclassed, name)) is not NotImplemented:
             return value
     return attributes._instance_attribute(machine, subclassed, cls, name)
 

@@ -38,6 +38,7 @@ __all__ = [
     "load_wrapper",
     "as_program_sees",
     "inner_attribute",
+    "slot_of_wrapper",
     "inner_tensors",
     "gradient_of_wrapper",
     "write_wrapper",
@@ -290,7 +291,7 @@ def inside(machine: Machine, subclassed: Subclassed) -> list[TraceTensor]:
 def accumulate_in_wrapper(machine: Machine, subclassed: Subclassed, gradient: TraceTensor) -> None:
     """What AccumulateGrad does with the gradient of a leaf that is a wrapper."""
     before = gradient_of_wrapper(machine, subclassed)
-    if before is NotImplemented or not subclassed.plain.is_contiguous() or is_dtensor(subclassed.tensor_class):
+    if before is NotImplemented or not subclassed.plain.is_contiguous():
         raise Break("backward", f"the gradient of a {subclassed.tensor_class.__name__} is accumulated")
     g = as_program_sees(machine, gradient)
     enabled = torch._C.is_grad_enabled()
@@ -371,6 +372,20 @@ def as_program_sees(machine: Machine, value: Any, given: dict[int, Subclassed] =
     return value
 
 
+def slot_of_wrapper(machine: Machine, subclassed: Subclassed, name: str) -> Any:
+    """What a slot of a wrapper from outside holds, which no guard reads as an attribute; NotImplemented for an empty
+    one."""
+    real = machine.world.reals.get(id(subclassed))
+    if real is None or not is_of_wrapper(subclassed) or not hasattr(real, name):
+        return NotImplemented
+    value = getattr(real, name)
+    if is_dtensor(type(real)) and not isinstance(value, torch.Tensor):
+        return machine.world.load(value, machine.world.anchor(value))  # how it is placed, which its check compares
+    return machine.world.load(
+        value, S.asked(machine.world.sources[id(subclassed)], InnerTensor(name)), "a slot of a tensor"
+    )
+
+
 def inner_attribute(machine: Machine, subclassed: Subclassed, name: str) -> Any:
     """An attribute that the class gave a wrapper that was made inside: NotImplemented where it has none."""
     if name in subclassed.__dict__:
@@ -421,7 +436,9 @@ def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
     given = ", ".join(writer.value(part) for part in parts)
     name = writer.assign(subclassed, f"{writer.constant(wrap)}({_text(writer, sizes)}, {given})")
     for key, value in subclassed.__dict__.items():  # what the program set or read: the same objects
-        writer.line(f"{name}.__dict__[{key!r}] = {writer.value(value)}")
+        slot = isinstance(class_attribute(subclassed.tensor_class, key), types.MemberDescriptorType)
+        place = f"{name}.{key}" if slot and key.isidentifier() else f"{name}.__dict__[{key!r}]"
+        writer.line(f"{place} = {writer.value(value)}")
     return name
 
 
