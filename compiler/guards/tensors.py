@@ -19,7 +19,7 @@ from ..native import autograd_node
 from ..symbolic.expr import is_unbacked
 from .guard import TensorSpec
 
-__all__ = ["tensor_mismatch", "has_tangent", "key_template", "KeyTemplate", "is_symbol", "is_hooked"]
+__all__ = ["tensor_mismatch", "has_tangent", "key_template", "KeyTemplate", "is_symbol", "is_hooked", "tells_hooks"]
 
 _keys = torch._C._dispatch_keys
 
@@ -29,6 +29,11 @@ def is_hooked(leaf: torch.Tensor) -> bool:
     not built, which alone can tell."""
     node = autograd_node()
     return node is not None and node.is_hooked(leaf)
+
+
+def tells_hooks() -> bool:
+    """Whether `is_hooked` can tell."""
+    return autograd_node() is not None
 
 
 def is_symbol(expr: Any) -> bool:

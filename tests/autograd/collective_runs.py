@@ -299,6 +299,31 @@ def calls(f: Callable) -> Callable:
     return run
 
 
+def around_what_is_written(x):
+    """What is read before and behind a collective in place, by other names too, and what it is given once more."""
+    before, part = x.sin(), x[1:]
+    dist.all_reduce(part)
+    dist.broadcast(x, 1)
+    y = x * 2
+    seen, reduced = y.view(-1), functional.all_reduce(y, "sum", dist.group.WORLD)
+    again = functional.all_reduce(y, "max", dist.group.WORLD)
+    dist.all_reduce(y)
+    return torch.cat([before, y, reduced - again, (seen + 1).view_as(y), x.cos()])
+
+
+def large_ones_in_place(x):
+    """In the memory of inputs, one behind another, with kernels in between."""
+    big = x.repeat(300, 300)
+    return halved_sum(big) + big.sum(0)
+
+
+def halved_sum(t):
+    dist.all_reduce(t)
+    t.mul_(0.5)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    return t.sum(0)
+
+
 # --- DTensors in optimizers
 def sharded(wrap: Callable, make: Callable, update: Callable | None = None, again: bool = False) -> list[list]:
     from torch.distributed.device_mesh import init_device_mesh
@@ -435,6 +460,8 @@ ONE_GRAPH = (
             equal_and_unread,
             beside_products,
             many_small,
+            around_what_is_written,
+            large_ones_in_place,
         ),
     ),
     sharded_adamw,
@@ -482,7 +509,7 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
 
     want = run(lambda f: f)
     tcompile.reset()
-    heard: dict[str, list] = {"graph": [], "break": [], "skip": [], "schedule": []}
+    heard: dict[str, list] = {"graph": [], "break": [], "skip": [], "fallback": [], "schedule": []}
 
     def hear(e: events.Event) -> None:
         if e.kind in heard:
@@ -495,7 +522,9 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
         "case": case.__name__,
         "same": len(want) == len(got) and all(a.shape == b.shape and torch.allclose(a, b, atol=1e-5) for a, b in pairs),
         "graphs": len(heard["graph"]),
-        "breaks": [f["brk"].reason for f in heard["break"]] + [str(f["reason"]) for f in heard["skip"]],
+        "breaks": [f["brk"].reason for f in heard["break"]]
+        + [str(f["reason"]) for kind in ("skip", "fallback") for f in heard[kind]],
+        "peak_bytes": max((f["schedule"].peak_bytes for f in heard["schedule"]), default=0),
         "calls": [str(s.op) for f in heard["schedule"][:1] for s in f["schedule"].steps if hasattr(s, "op")],
     }
 

@@ -21,7 +21,7 @@ from ...graph.history import BACKWARD, gradients, history, node_of, saves_tensor
 from ...graph.tensor import TraceTensor
 from ...guards import source as S
 from ...guards.state import read_field
-from ...guards.tensors import is_hooked
+from ...guards.tensors import is_hooked, tells_hooks
 from ...guards.wrapper_check import gradient
 from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradient_hooks import NATIVE, Hook, call_after_accumulation, changed_by_hooks, hooks_of_leaf
@@ -121,9 +121,16 @@ def _refuse(machine: Machine) -> None:
         raise Break("backward", "backward() is called where hooks for saved tensors are active", _OUTSIDE)
     if machine.world.state("anomaly", read_field("anomaly"))[0]:
         raise Break("backward", "backward() is called where autograd looks for anomalies", "turn anomaly detection off")
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
+    if machine.unsharding is not None:
+        raise Break("backward", "FSDP2 exchanges gradients while backward() runs", _EXCHANGED)
+    if _are_processes() and not tells_hooks():
         raise Break("backward", "processes may exchange gradients while backward() runs", _EXCHANGED)
+
+
+def _are_processes() -> bool:
+    """Whether there are others that gradients may be exchanged with."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def _run(
@@ -288,7 +295,7 @@ def _leaves(machine: Machine, roots: list, asked: list | None) -> list[Any]:
             raise Break(
                 "backward",
                 f"backward() goes on into what computed `{world.sources[id(real)].name()}`, outside of the graph",
-                _OUTSIDE,
+                _EXCHANGED if _are_processes() else _OUTSIDE,
             )
     return found + made
 
@@ -330,7 +337,8 @@ def _hooks(machine: Machine, leaf: TraceTensor, accumulates: bool = True) -> tup
         return [], []
     if accumulates and is_hooked(real):
         source = machine.world.sources[id(real)].name()
-        raise Break("backward", f"a hook runs where the gradient of `{source}` is accumulated", _OUTSIDE)
+        remedy = _EXCHANGED if _are_processes() else _OUTSIDE
+        raise Break("backward", f"a hook runs where the gradient of `{source}` is accumulated", remedy)
     if accumulates:
         machine.world.guard(
             S.asked(machine.world.sources[id(real)], is_hooked), "ID", False, "no hooks where it is accumulated"

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ....graph.tensor import TraceTensor
 from ....graph.wrappers import is_dtensor
 from ...machine.signals import Break
+from ...tensors import tensor_calls
 from ...tensors.tensor_subclasses import Subclassed
-from ...tensors.wrapper_values import inner_tensors
+from ...tensors.wrapper_values import finish, inner_attribute, inner_tensors, inside
 
 if TYPE_CHECKING:
     from ...machine.machine import Machine
@@ -32,32 +34,51 @@ def local_lists(m: Machine, given: tuple) -> tuple:
         return given  # (tensors of other wrapper classes are computed with as the class says)
     if type(m.stepping) in OF_THE_WHOLE:
         raise Break("optimizer", "its step needs whole parameters, and a DTensor holds a part of one")
+    placed = [[*ts] for ts in lists]
     for i, p in enumerate(lists[0]):
-        _refuse_other_shards(m, [p, *(ts[i] for ts in lists[1:] if i < len(ts))])
+        for ts, row in zip(lists[1:], placed[1:]):
+            if i < len(ts):
+                row[i] = _placed_alike(m, p, ts[i])
     changed = [p for p in lists[0] if type(p) is Subclassed]
     m.effects.call(torch.autograd.graph.increment_version, [changed], {})  # a write to the parts is one to the whole
-    return tuple([_local(m, t) for t in ts] if type(ts) is list else ts for ts in given)
+    local = iter([[_local(m, t) for t in ts] for ts in placed])
+    return tuple(next(local) if type(ts) is list else ts for ts in given)
 
 
 def _local(m: Machine, t: Any) -> Any:
-    return inner_tensors(m.world, t)[0] if type(t) is Subclassed else t
+    """The part of a DTensor, to write to: of one that this graph differentiates it is the same input."""
+    if type(t) is not Subclassed:
+        return t
+    real = m.world.reals.get(id(t))
+    if real is None:
+        return inner_attribute(m, t, "_local_tensor")
+    latest = m.world.subclassed[id(real)]
+    if latest.plain.tt_differentiable:
+        return tensor_calls.call_method(m, inside(m, latest)[0], "detach", [], {})
+    return inner_tensors(m.world, latest)[0]
 
 
-def _refuse_other_shards(m: Machine, belonging: list) -> None:
-    """A parameter, and what belongs to it."""
-    p, grad, *_ = belonging
-    sharded = [t for t in belonging if type(t) is Subclassed]
-    if not sharded:
-        return
-    if type(p) is not Subclassed or type(grad) is not Subclassed:
-        raise Break("optimizer", f"a parameter or its gradient is not a {sharded[0].tensor_class.__name__}")
-    for t in sharded:
-        if not is_dtensor(t.tensor_class):
-            raise Break("optimizer", f"a tensor of class {t.tensor_class.__name__} is updated")
-        if id(t) not in m.world.reals:
-            raise Break("optimizer", f"a {t.tensor_class.__name__} is updated with one that was made inside")
-    specs = [m.world.reals[id(t)]._spec for t in sharded]
-    if any(s.mesh is not specs[0].mesh or s.placements != specs[0].placements for s in specs):
-        raise Break("optimizer", "a DTensor and its gradient or state are sharded in different ways")
-    if any(place.is_partial() for place in specs[0].placements):
+def _placed_alike(m: Machine, p: Any, t: Any) -> Any:
+    """What belongs to a parameter, placed as that is: parts of a gradient that are yet to be added are exchanged where
+    torch's step meets the parameter."""
+    parted = [type(x) is Subclassed and is_dtensor(x.tensor_class) for x in (p, t)]
+    if not any(parted) or t is None or isinstance(t, TraceTensor) and not t.dim():
+        return t
+    if not all(parted):
+        raise Break("optimizer", "of a parameter and its gradient or state one is a DTensor, and the other is none")
+    own, wanted = _spec(m, t), _spec(m, p)
+    if any(place.is_partial() for place in wanted.placements):
         raise Break("optimizer", "a DTensor is updated before its parts are added up")
+    if own.mesh == wanted.mesh and own.placements == wanted.placements:
+        return t
+    if own.mesh != wanted.mesh or not any(place.is_partial() for place in own.placements):
+        raise Break("optimizer", "a DTensor and its gradient or state are sharded in different ways")
+    return m.call(m.getattr(t, "redistribute"), [], {"placements": wanted.placements})
+
+
+def _spec(m: Machine, t: Subclassed) -> Any:
+    """How a DTensor is placed."""
+    if t.unfinished is not None:
+        finish(m, t)
+    real = m.world.reals.get(id(t))
+    return (t.plain.tt_wrapper if real is None else real)._spec
