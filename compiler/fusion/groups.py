@@ -8,7 +8,8 @@ same memory) where
 - the group stays within its limits.
 
 Groups are numbered in order of creation and every edge goes from a lower or equal number to a higher one, so that no
-cycle can arise and no search is needed: the whole is linear. Each refusal is recorded with its reason.
+cycle can arise and no search is needed: the whole is linear. Each refusal is recorded with its reason, and so is what
+kept a nest out of a kernel that it reads from and could not even try to join.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from typing import Any, Iterator, Sequence
 
 from ..base.figures import plural
 from ..lowering.ir import Axis, Buffer, LoopNest, loaded, loads
-from ..lowering.lowered import Extern, LoweredStep
+from ..lowering.lowered import Extern, LoweredStep, View
 from ..lowering.rewrite import positions, tidy
 from ..symbolic.expr import ZERO, Expr, mul_all
 from .column_sums import column_sums, in_space_of
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
 from .forced_fusion import NOTHING_FORCED, ForcedFusion
 from .order import PATIENCE
+from .inline import buffers_read
 from .row_sums import row_sums
+from .schedule import Template
 
 __all__ = ["Group", "Limits", "group_steps"]
 
@@ -129,7 +132,8 @@ def group_steps(
     fuse: bool = True,
     needed: Sequence[Buffer] = (),
 ) -> tuple[list[Group], list[tuple[str, str, str]]]:
-    """(groups in order of execution, refusals as (node, node, reason)). needed: the graph's results."""
+    """(groups in order of execution, (node, node, why they are two kernels)). The second list has each refusal, and
+    whoever reads what another kernel or library call makes. needed: the graph's results."""
     return _Grouping(hints, limits, fuse, set(needed)).run(steps)
 
 
@@ -140,6 +144,8 @@ class _Grouping:
         self.made_in: dict[Buffer, Group] = {}  # buffer -> the last group that writes it
         self.readers: dict[Buffer, list[Group]] = {}  # buffer -> recent groups that read it
         self.unfused: list[tuple[str, str, str]] = []
+        self.names: dict[Buffer, str] = {}  # buffer -> the operator that makes it
+        self.kept_out: dict[Group, str] = {}  # groups that the nest at hand could not join, and why
         self.small: dict[
             tuple, Group
         ] = {}  # sizes -> the last group begun over them: updates of many parameters share kernels
@@ -157,16 +163,24 @@ class _Grouping:
             if isinstance(step, LoopNest):
                 self.place(step)
             else:
-                g = self.new_group()
-                g.extern = step
-                self.calls += isinstance(step, Extern)
-                for b in (
-                    [step.buffer]
-                    if hasattr(step, "base")
-                    else [output for output in step.outputs if output is not None]
-                ):
-                    self.made_in[b] = g
+                self.place_call(step)
         return self.groups, self.unfused
+
+    def place_call(self, step: Extern | View) -> None:
+        g = self.new_group()
+        g.extern = step
+        if isinstance(step, View):
+            self.made_in[step.buffer] = g
+            self.names[step.buffer] = self.names.get(step.base, step.base.name)
+            return
+        self.calls += 1
+        name = _call_name(step)
+        for b in dict.fromkeys(buffers_read(step)):
+            if b in self.made_in:
+                self.unfused.append((self.names[b], name, _call_reason(step, name)))
+        for b in step.outputs:
+            if b is not None:
+                self.made_in[b], self.names[b] = g, name
 
     def new_group(self) -> Group:
         group = Group(len(self.groups), self.calls)
@@ -174,8 +188,27 @@ class _Grouping:
         return group
 
     def place(self, nest: LoopNest) -> None:
+        """Put the nest into a kernel, and note why it is in no other that it reads from."""
         loads = _loads(nest)
-        producers = {self.made_in[buffer] for buffer, _ in loads if buffer in self.made_in}
+        read = {b: self.made_in[b] for b, _ in loads if b in self.made_in}
+        beside = {g[-1] for b, _ in loads if (g := self.readers.get(b))}  # kernels that have last read the same
+        self.kept_out = {}
+        floor = self.find_place(nest, loads)
+        own, name = self.made_in[nest.buffer], _name(nest)
+        self.names[nest.buffer] = name
+        for group in [*self.kept_out, *sorted(beside - self.kept_out.keys() - {own}, key=lambda g: g.number)]:
+            if group.nests and group not in read.values():
+                reason = self.kept_out.get(group) or self.not_tried(group, own, nest, read, floor)
+                self.unfused.append((_name(group.nests[-1]), name, reason))
+        for b, group in read.items():
+            if group is not own and nest.buffer not in group.writes:
+                reason = self.kept_out.get(group) or self.not_tried(group, own, nest, read, floor)
+                self.unfused.append((self.names[b], name, reason))
+
+    def find_place(self, nest: LoopNest, loads: list) -> int:
+        """Put the nest into the first kernel that takes it, or a new one. Returns the number of the last group that has
+        to begin before it does."""
+        producers = {self.made_in[b] for b, _ in loads if b in self.made_in}
         earlier = self.made_in.get(nest.buffer)  # another piece of the same buffer
         floor = max((producer.number for producer in producers), default=-1)
         if earlier is not None:
@@ -183,19 +216,44 @@ class _Grouping:
         for g in self.candidates(nest, loads, floor):
             try:
                 self.join(g, nest, loads)
-                return
+                return floor
             except Refusal as e:
                 other = in_order_of(nest, loads, g) or in_space_of(g, nest, loads)
                 if other is not None:
                     try:
                         self.join(g, other, _loads(other))
-                        return
+                        return floor
                     except Refusal:
                         pass  # the first reason is the one to report
                 if self.across(g, nest, loads):
-                    return
+                    return floor
                 self.refuse(g, nest, str(e))
         self.start(nest, loads)
+        return floor
+
+    def not_tried(self, group: Group, own: Group, nest: LoopNest, read: dict[Buffer, Group], floor: int) -> str:
+        """Why a nest that reads from a group was never about to join it: the conditions of `candidates`."""
+        if not self.fuse:
+            return "disable_fusion is on"
+        if isinstance(group.extern, View):
+            return "it is read through a view of its memory, which is there when its kernel has run"
+        if group.extern is not None:
+            name = _call_name(group.extern)
+            return _call_reason(group.extern, name)
+        if nest.product:
+            return f"{_name(nest)} is a matrix product: it reads what it multiplies many times, from memory"
+        if nest.onto:
+            return f"{_name(nest)} writes over what others have stored, and comes after all of them"
+        if nest.scan:
+            return f"{_name(nest)} goes through its rows in order, in a kernel of its own"
+        if group.number < floor:
+            last = next((self.names[b] for b, g in read.items() if g.number == floor), "the rest of its result")
+            return f"{_name(nest)} also needs {last}, which is known only after this kernel has run"
+        if self.waits(group, nest):
+            return "stored by this kernel, the whole of which it is a part would wait in memory for the other parts"
+        if own.nests and own.nests[0] is not nest:
+            return f"{_name(nest)} was put into the kernel of {_name(own.nests[0])} before this one was tried"
+        return f"{_name(nest)} was refused by other kernels before this one was tried"
 
     def across(self, group: Group, nest: LoopNest, loads: list) -> bool:
         """Have a group that reduces rows sum over them as well, if that is what the nest does."""
@@ -280,13 +338,7 @@ class _Grouping:
             # (a GPU's scans have their pieces of a row in registers: what follows is computed there)
             if not group.alone or group.nests[0].scan and nest.reduce_op is None and nest.on_gpu:
                 return [group]
-            self.unfused.append(
-                (_name(group.nests[0]), _name(nest), "its elements are known only when all of them have been written")
-            )
-        elif not hasattr(group.extern, "base"):
-            step = group.extern
-            name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
-            self.unfused.append((name, _name(nest), f"{name} is a library call ({step.reason})"))
+            self.kept_out[group] = "its elements are known only when all of them have been written"
         return []
 
     def wished(self, nest: LoopNest, floor: int, out: list[Group]) -> None:
@@ -345,7 +397,7 @@ class _Grouping:
         pair = self.limits.forced.together(group.names, nest.origins) if self.limits.forced else ""
         if pair:
             self.unfused.append((*pair.split(":"), reason))  # type: ignore[arg-type]
-        self.unfused.append((_name(group.nests[-1]) if group.nests else "", _name(nest), reason))
+        self.kept_out[group] = reason
 
     def start(self, nest: LoopNest, loads: list) -> None:
         g = self.new_group()
@@ -404,7 +456,7 @@ class _Grouping:
         if group.product and (
             nest.reduce_op is not None or not reads & group.writes.keys() and group not in self.products_beside(nest)
         ):
-            raise Refusal("it needs more than single elements of the product, and only those are at hand")
+            raise Refusal(f"{_name(nest)} needs more than single elements of the product, and only those are at hand")
         if nest.on_gpu and not wanted and self.costly_again(group, nest, loads):
             raise Refusal(
                 "what its elements are made of is too costly to compute in a second pass over rows that no processor"
@@ -657,6 +709,16 @@ def _same_scan(group: Group, nest: LoopNest) -> bool:
     """Whether the group begins with a scan of the same values over the same space."""
     first = group.nests[0] if group.nests else None
     return first is not None and bool(first.scan) and first.domain == nest.domain and first.value is nest.value
+
+
+def _call_name(step: Extern) -> str:
+    return step.origin or step.shown_name()
+
+
+def _call_reason(step: Extern, name: str) -> str:
+    """Why what is beside a call is in no kernel with it. A Template is a kernel, of a pattern that is printed whole."""
+    kind = "a kernel of a pattern of its own" if isinstance(step, Template) else "a library call"
+    return f"{name} is {kind} ({step.reason})"
 
 
 def _name(nest: LoopNest) -> str:

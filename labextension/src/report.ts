@@ -69,6 +69,7 @@ const TAB_OF: { [kind: string]: Tab } = {
   forecast: 'guards',
   recompiles: 'guards',
   graphs: 'graph',
+  pairs: 'graph',
   kernels: 'code',
   partitions: 'speed',
   memory: 'speed',
@@ -240,13 +241,15 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   };
 
   const go = (ref: string) => {
-    const [kind, index] = ref.split('/');
+    const [kind, index, ...names] = ref.split('/');
     setOpened(true);
     const number = Number(index ?? 0);
     if (kind === 'kernels') {
       model.selectKernel(number);
     } else if (kind === 'graphs') {
       model.select({ graph: number });
+    } else if (kind === 'pairs') {
+      model.selectPair(number, names);
     }
     const tab = TAB_OF[kind] ?? (TABS.includes(kind as Tab) ? (kind as Tab) : 'overview');
     show(tab).reveal?.(kind, number);

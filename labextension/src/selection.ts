@@ -9,6 +9,8 @@ export interface Place {
   line?: number | null;
   graph?: number | null;
   node?: number | null;
+  /** A second node of the graph, chosen beside the first: the question is what keeps the two apart. */
+  beside?: number;
   kernel?: number | null;
   /** The line itself was chosen: `kernel` is but one of those that hold an operation of it. */
   whole?: boolean;
@@ -113,6 +115,14 @@ export class Model {
     const kernel = this.report.kernels.findIndex(k => k.lines.some(([f, l]) => f === file && l === line));
     const known = kernel >= 0 ? this.report.kernels[kernel] : null;
     this.select({ file, line, kernel: known ? kernel : null, graph: known?.graph, whole: true }, origin);
+  }
+
+  /** Two operations of a graph by their names. */
+  selectPair(graph: number, names: string[]): void {
+    const [a, b] = names.map(name => this.nodeNamed(graph, name));
+    if (a) {
+      this.select({ file: a.file, line: a.line, graph, node: a.index, beside: b?.index, kernel: a.kernel });
+    }
   }
 
   onSelect(listener: Listener): () => void {

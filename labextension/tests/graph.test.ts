@@ -4,8 +4,9 @@ import { test } from 'node:test';
 import { Box, layout } from '../src/graph/layout';
 import { placeNodes } from '../src/graph/parts';
 import { removedNodes } from '../src/graph/passes';
+import { decision } from '../src/graph/why';
 import { buildTree, initiallyOpen, size, Tree } from '../src/graph/tree';
-import { GraphNode, GraphPass } from '../src/schema';
+import { GraphNode, GraphPass, Report } from '../src/schema';
 
 /** Numbers that are the same in every run. */
 function random(seed: number): () => number {
@@ -189,4 +190,39 @@ test('a part is one group where the order allows it', () => {
   assert.deepEqual(runs(), ['forward', 'backward', 'gradients', 'optimizer']);
   nodes[6].inputs = [5]; // backward goes on after what was done with the first gradients: two groups, as it is
   assert.deepEqual(runs(), ['forward', 'backward', 'gradients', 'backward', 'gradients', 'optimizer']);
+});
+
+test('any two operations have a reason for being one kernel or two', () => {
+  // x -> a -> mm -> b -> c; y is read by d alone; v is a view of x
+  const [x, a, mm, b, c, d, v] = [
+    { ...node(0, 'input', [], ''), name: 'x' },
+    { ...node(1, 'aten.exp.default', [0], ''), name: 'a', kernel: 0 },
+    { ...node(2, 'aten.mm.default', [1], ''), name: 'mm', kernel: 1 },
+    { ...node(3, 'aten.add.Tensor', [2, 0], ''), name: 'b', kernel: 2 },
+    { ...node(4, 'aten.mul.Tensor', [3, 1], ''), name: 'c', kernel: 2 },
+    { ...node(5, 'aten.sin.default', [0], ''), name: 'd', kernel: 3 },
+    { ...node(6, 'aten.view.default', [0], ''), name: 'v' }
+  ];
+  const kernels = [['a'], ['mm'], ['b', 'c'], ['d', 'sin_1']].map((origins, i) => ({
+    name: `k${i}`,
+    origins,
+    fused_because: ['reads what the kernel makes']
+  }));
+  const unfused = [
+    ['a', 'mm', 'mm is a matrix product'],
+    ['mm', 'b', 'it needs more than single elements']
+  ];
+  const report = { kernels, externs: [], graphs: [{ unfused }] } as unknown as Report;
+  const words = (one: GraphNode, other: GraphNode) => decision(report, 0, [x, a, mm, b, c, d, v], one, other).words;
+  assert.match(words(a, mm), /mm is a matrix product/);
+  assert.match(words(mm, a), /mm is a matrix product/);
+  assert.match(words(b, c), /one kernel, k2: reads what the kernel makes/);
+  assert.match(words(mm, c), /because of `mm` and `b`: it needs more/, 'what was noted of the same two kernels');
+  assert.match(words(a, c), /mm of kernel k1 comes between/);
+  assert.match(words(a, d), /Both read x/);
+  assert.match(words(c, d), /Neither reads the other, nor the same value/);
+  assert.match(words(x, a), /comes from outside of the graph/);
+  assert.match(words(v, d), /memory that is there/);
+  kernels[2].origins.push('a');
+  assert.match(words(a, b), /k2 computes a again/);
 });

@@ -467,10 +467,14 @@ export class GraphView {
       this.state.level = levels.includes(this.state.level) ? this.state.level : levels[0];
       this.load(false);
     }
+    if (p.beside !== undefined && this.state.level === 'captured') {
+      this.state.level = 'lowered'; // the pair is of that graph
+      this.load(false);
+    }
     let found: GraphNode[] = [];
     if (p.node !== undefined && p.node !== null) {
-      const node = this.nodeAt(p);
-      found = node ? [node] : [];
+      const pair = [this.nodeAt(p), p.beside === undefined ? undefined : this.nodeAt({ ...p, node: p.beside })];
+      found = pair.filter((n): n is GraphNode => !!n);
     } else if (p.kernel !== undefined && p.kernel !== null) {
       found = this.nodes.filter(n => n.kernel === p.kernel);
     } else if (p.line) {
@@ -480,12 +484,21 @@ export class GraphView {
       return;
     }
     this.chosen = found;
-    this.openTo(found[0]);
+    found.slice(0, p.beside === undefined ? 1 : 2).forEach(n => this.openTo(n));
     this.canvas.select(this.boxesOf(found), true);
     this.list.mark(
       found.map(n => n.index),
       true
     );
+    this.showDetails();
+  }
+
+  /** A second operation is chosen beside the first: both are to be seen as chosen. */
+  private choosePair(a: GraphNode, b: GraphNode): void {
+    this.chosen = [a, b];
+    this.chosen.forEach(n => this.openTo(n));
+    this.canvas.select(this.boxesOf(this.chosen), true);
+    this.list.mark([a.index, b.index], true);
     this.showDetails();
   }
 
@@ -668,8 +681,12 @@ export class GraphView {
       return;
     }
     if (this.chosen.length === 2 && !this.chosen.some(n => n.gone)) {
-      const [a, b] = this.chosen;
-      this.details.append(whyElement(report, a.home?.graph ?? this.state.graph, a, b, this.element));
+      const home = this.chosen[0].home?.graph ?? this.state.graph;
+      const [first] = this.chosen;
+      this.details.append(
+        h('p.tc-links', null, t('back to'), ' ', this.link(first)),
+        whyElement(report, home, this.nodes, this.chosen, this.element)
+      );
       return;
     }
     if (this.chosen.length > 1) {
@@ -753,15 +770,12 @@ export class GraphView {
                   ? t('In the same kernel: why, and what if not?')
                   : t('In another kernel: why, and what if not?')
             },
-            () => {
-              this.chosen = [node, other];
-              this.canvas.select(this.boxesOf(this.chosen), false);
-              this.showDetails();
-            }
+            () => this.choosePair(node, other)
           ),
           ' '
         ])
-      )
+      ),
+      h('p.tc-muted', null, t('● in the same kernel, ○ in another; choose one to learn why.'))
     ]);
   }
 

@@ -10,16 +10,18 @@ import { GraphNode, Report } from '../schema';
 import { t } from '../texts';
 import { question, timesTable } from '../views/controls';
 
-/** What the compiler decided about the two, in a sentence, and whether they share a kernel. */
-function decision(
-  report: Report,
-  graph: number,
-  a: GraphNode,
-  b: GraphNode
-): { together: boolean; possible: boolean; words: string } {
-  const kernel = (n: GraphNode) => (n.kernel === null ? null : report.kernels[n.kernel]);
-  const names = [a.name, b.name];
-  const refusal = report.graphs[graph]?.unfused.find(([x, y]) => names.includes(x) && names.includes(y) && x !== y);
+/** Whether the two share a kernel, whether that can be tried the other way, and what was decided in words. */
+interface Decision {
+  together: boolean;
+  possible: boolean;
+  words: string;
+}
+
+/** Why a pair is two kernels, as the compiler noted it: who makes a value, who reads it, and the reason. */
+export type Apart = [string, string, string];
+
+/** What the compiler decided about two operations of a graph with these nodes. */
+export function decision(report: Report, graph: number, nodes: GraphNode[], a: GraphNode, b: GraphNode): Decision {
   if (a.home && a.home.graph !== b.home?.graph) {
     return {
       together: false,
@@ -27,48 +29,121 @@ function decision(
       words: t('One belongs to forward, the other to backward: these are two graphs, and the caller runs between them.')
     };
   }
-  if (a.kernel !== null && a.kernel === b.kernel) {
-    const why = kernel(a)?.fused_because ?? [];
-    return {
-      together: true,
-      possible: true,
-      words: t(
-        'They are in one kernel, {0}{1}.',
-        kernel(a)?.name,
-        why.length ? `: ${[...new Set(why)].join('; ')}` : ''
-      )
-    };
+  const made = sharedKernel(report, a, b);
+  if (made) {
+    return { together: true, possible: true, words: made };
   }
+  const notes = report.graphs[graph]?.unfused ?? [];
+  const exact = notes.find(([x, y]) => (x === a.name && y === b.name) || (x === b.name && y === a.name));
   if (a.kernel === null || b.kernel === null) {
-    const outside = a.kernel === null ? a : b;
-    return {
-      together: false,
-      possible: false,
-      words: t(
-        '{0} is not in a generated kernel: {1} is an input, a view or a call of torch’s own kernel.',
-        outside.name,
-        outside.op
-      )
-    };
+    const words = exact
+      ? t('Not in one kernel: {0}.', exact[2])
+      : outsideWords(report, graph, a.kernel === null ? a : b);
+    return { together: false, possible: false, words };
   }
-  if (refusal) {
-    return { together: false, possible: true, words: t('Not in one kernel: {0}.', refusal[2]) };
+  if (exact) {
+    return { together: false, possible: true, words: t('Not in one kernel: {0}.', exact[2]) };
   }
-  const words =
-    a.inputs.includes(b.index) || b.inputs.includes(a.index)
-      ? t('One reads the other, and no reason against fusing them was recorded.')
-      : t(
-          'Neither reads the other and they share no input that was worth reading once, so they were never candidates.'
-        );
+  const words = betweenWords(report, nodes, a, b) ?? kernelWords(report, notes, a, b) ?? unrelatedWords(nodes, a, b);
   return { together: false, possible: true, words };
+}
+
+/** In one kernel, and why: the same one, or one that computes the other's value again. */
+function sharedKernel(report: Report, a: GraphNode, b: GraphNode): string | null {
+  const [one, other] = [a, b].map(n => (n.kernel === null ? null : report.kernels[n.kernel]));
+  if (!one || !other) {
+    return null;
+  }
+  if (a.kernel === b.kernel) {
+    const why = [...new Set(one.fused_because)].join('; ');
+    return t('They are in one kernel, {0}{1}.', one.name, why ? `: ${why}` : '');
+  }
+  const [again, where] = other.origins.includes(a.name)
+    ? [a, other]
+    : one.origins.includes(b.name)
+      ? [b, one]
+      : [null, null];
+  return again
+    ? t('{0} computes {1} again: that costs less than reading it from memory.', where.name, again.name)
+    : null;
+}
+
+/** An operation that no generated kernel holds. */
+function outsideWords(report: Report, graph: number, node: GraphNode): string {
+  if (['input', 'parameter'].includes(node.op)) {
+    return t('{0} comes from outside of the graph: it is in memory, and no kernel makes it.', node.name);
+  }
+  if (node.op === 'output') {
+    return t('{0} is what the graph returns: no kernel makes it.', node.name);
+  }
+  const short = node.op.replace(/^aten\./, '').replace(/\.\w+$/, '');
+  const call = report.externs.find(x => x.graph === graph && [node.op, short].includes(x.op));
+  return call
+    ? t('{0} is a library call{1}.', node.name, call.reason ? ` (${call.reason})` : '')
+    : t('{0} is another look at memory that is there: no kernel makes it.', node.name);
+}
+
+/** What has to run between the two, after the one and before the other. */
+function betweenWords(report: Report, nodes: GraphNode[], a: GraphNode, b: GraphNode): string | null {
+  const [first, last] = a.index < b.index ? [a, b] : [b, a];
+  const own = [first.kernel, last.kernel];
+  const after = new Set([first.index]);
+  const through = new Map<number, GraphNode>(); // node -> the operation of another kernel on the way to it
+  for (const n of nodes) {
+    if (n.index <= first.index || n.gone) {
+      continue;
+    }
+    for (const i of n.inputs.filter(i => after.has(i))) {
+      after.add(n.index);
+      const outside = n.kernel !== null && !own.includes(n.kernel) ? n : through.get(i);
+      outside && through.set(n.index, outside);
+    }
+  }
+  const between = after.has(last.index) ? through.get(last.index) : undefined;
+  return between
+    ? t(
+        'Not in one kernel: {0} of kernel {1} comes between; it needs the one and is needed by the other.',
+        between.name,
+        report.kernels[between.kernel!].name
+      )
+    : null;
+}
+
+/** What was noted of two other operations, which the same two kernels compute: best one that reads the same or is it. */
+function kernelWords(report: Report, notes: Apart[], a: GraphNode, b: GraphNode): string | null {
+  const [one, other] = [report.kernels[a.kernel!], report.kernels[b.kernel!]];
+  const between = notes.filter(
+    ([x, y]) =>
+      (one.origins.includes(x) && other.origins.includes(y)) || (one.origins.includes(y) && other.origins.includes(x))
+  );
+  const found = between.find(note => note.includes(a.name) || note.includes(b.name)) ?? between[0];
+  return found
+    ? t('Their kernels {0} and {1} are two because of `{2}` and `{3}`: {4}.', one.name, other.name, ...found)
+    : null;
+}
+
+function unrelatedWords(nodes: GraphNode[], a: GraphNode, b: GraphNode): string {
+  const shared = a.inputs.find(i => b.inputs.includes(i));
+  return shared === undefined
+    ? t('Neither reads the other, nor the same value: in one kernel they would save no memory traffic.')
+    : t(
+        'Neither reads the other. Both read {0}, but of the kernels that read the same memory only the latest are tried.',
+        nodes[shared].name
+      );
 }
 
 /**
  * The answer, and the button that tries the opposite. `place`: an element in the document, through which the kernel is
  * found.
  */
-export function whyElement(report: Report, graph: number, a: GraphNode, b: GraphNode, place: Element): HTMLElement {
-  const { together, possible, words } = decision(report, graph, a, b);
+export function whyElement(
+  report: Report,
+  graph: number,
+  nodes: GraphNode[],
+  [a, b]: GraphNode[],
+  place: Element
+): HTMLElement {
+  const { together, possible, words } = decision(report, graph, nodes, a, b);
   const host = possible ? hostOf(place) : null;
   return h(
     'div',

@@ -4,7 +4,7 @@ import { Child, h, prose, section } from '../dom';
 import { bytes, changed, frameWords, place, plural, seconds } from '../format';
 import { lineShares } from '../listing';
 import { NumericError, PartitionValue, Report } from '../schema';
-import { Model } from '../selection';
+import { mainGraph, Model } from '../selection';
 import { t } from '../texts';
 import { keptInside } from './kept';
 import { readers } from './memory';
@@ -33,7 +33,9 @@ export function glanceView({ model, go }: ViewContext): HTMLElement | null {
         )
       : null,
     different(report, go),
-    ...(known ? [peak(report), kept(model), ...[waited, again, next, accuracy, apart].map(row => row(report))] : [])
+    ...(known
+      ? [peak(report), kept(model), ...[waited, again, next, accuracy].map(row => row(report)), apart(model)]
+      : [])
   ].filter((row): row is Row => row !== null);
   if (!rows.length) {
     return null;
@@ -280,8 +282,14 @@ function accuracy(report: Report): Row {
   };
 }
 
-function apart(report: Report): Row | null {
-  const refusal = report.graphs.flatMap(g => g.unfused).find(([one, other]) => one !== other);
+/** The first pair that the compiler tried to put into one kernel, and what kept them two; it is chosen in the graph. */
+function apart(model: Model): Row | null {
+  const { report } = model;
+  const graph = mainGraph(model);
+  const others = report.graphs.map((_, i) => i).filter(i => i !== graph);
+  const at = [graph, ...others].find(i => report.graphs[i]?.unfused.some(isPair));
+  const found = report.graphs[at ?? -1]?.unfused.filter(isPair) ?? [];
+  const refusal = found.find(([, , why]) => !why.includes(' is a library call ')) ?? found[0];
   return report.kernels.length > 1
     ? {
         question: t('Why are two operations two kernels?'),
@@ -294,7 +302,9 @@ function apart(report: Report): Row | null {
               t('choose any two in the graph')
             ]
           : t('{0}: choose two operations in the graph', plural(report.kernels.length, 'kernel')),
-        more: 'graph'
+        more: refusal ? `pairs/${at}/${refusal[0]}/${refusal[1]}` : 'graph'
       }
     : null;
 }
+
+const isPair = ([one, other]: string[]) => one !== other;
