@@ -15,6 +15,7 @@ Kinds and their facts (what listeners may rely on):
                 recorded graph's work whose results nobody reads)
   library       frame, file, line, decision (what frontend/policy.py says of this library code from now on), reason
   break         brk (GraphBreak)                              skip         frame, reason
+  backward      graph (AtenGraph): a compiled backward graph begins to run
   partition     name, partition (autograd.partition.Partition): what forward keeps for backward, what is computed again
   recompile     frame, failures (list of GuardFailure)        limit        frame, limit
   kernel        name, kernel (ir.Kernel), source, language, bytes, flops, origins, choices, names (variable -> node)

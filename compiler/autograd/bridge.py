@@ -443,6 +443,7 @@ class GradGraph:
                 ]
             )
         b = self.backward(present, wanted)
+        events.emit("backward", graph=b.graph)
         call = b.call
         sizes = dict(zip(self.joint.partition.symbols, rest))
         if any(_is_wrapped(tangent) for tangent in tangents if tangent is not None):

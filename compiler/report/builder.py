@@ -22,7 +22,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import CodeType
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterator
 
 from .. import events
 from ..guards.guard_cost import GuardCost, measure_cost
@@ -32,8 +32,9 @@ from .bytecode_text import bytecode_text
 from .cell_source import code_at, line_on_stack
 from .conclusions.waits import FOLLOWS, tell_waits
 from .conclusions.wall import wall_of
+from .facts.backward_runs import BackwardRuns
 from .facts.guard_table import GuardTable
-from .facts.relabel import relabelled, row_with
+from .facts.relabel import cells_named, relabelled, row_with
 from .facts.own_words import NO_NAME, is_setup, part_of_no_name, name_sizes, users_words
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN, subject
@@ -134,6 +135,7 @@ class ReportBuilder:
         self._pending_breaks: list[int] = []
         self._entries: list[Any] = []  # per entry: the compiled Entry, for its count of hits
         self._ran_eager: set[int] = set()  # graphs that fell back to torch's kernels
+        self._backward = BackwardRuns(self.r.source.file)
         self._released = False
         self.schedules: list[tuple[Any, int]] = []  # (weak reference to a schedule, its graph)
         self.known_entries: list[tuple[Any, int]] = []  # (weak reference to a capture result, its entry)
@@ -282,6 +284,9 @@ class ReportBuilder:
         self._lowered[-1] = e.graph_module
         self.r.graphs[-1].aten = e.graph_module
 
+    def _on_backward(self, e: events.Event) -> None:
+        self._backward.heard(e.graph)
+
     def _on_break(self, e: events.Event) -> None:
         self._add_break(e.brk, self._current)
 
@@ -417,7 +422,7 @@ class ReportBuilder:
             s.Kernel(
                 str(e.name),
                 {"c++": "cpp"}.get(f.get("language") or "cpp", f.get("language") or "cpp"),
-                self._cells_named(f.get("source") or "", getattr(ir, "lines", None) or ()),
+                cells_named(f.get("source") or "", getattr(ir, "lines", None) or ()),
                 ir_text(ir),
                 graph,
                 known_int(f.get("bytes")),
@@ -447,20 +452,11 @@ class ReportBuilder:
                 )
                 k.language = e.facts.get("language", k.language)
                 k.source, k.names, k.choices = (
-                    self._cells_named(e.source, e.lines),
+                    cells_named(e.source, e.lines),
                     dict(e.names),
                     plain_choices(e.choices),
                 )  # as a search has left it
                 return
-
-    def _cells_named(self, source: str, lines: Iterable[Sequence]) -> str:
-        """A kernel's text, whose comments name cells as people do, not by the file that holds a cell for the kernel
-        process.
-        """
-        for file in {str(x[0]) for x in lines}:
-            if cell_number(label(file)) is not None:
-                source = source.replace(f"{os.path.basename(file)}:", f"{label(file)}:")
-        return source
 
     def _on_schedule(self, e: events.Event) -> None:
         graph = len(self.r.graphs) - 1 if self.r.graphs else None
@@ -723,6 +719,7 @@ class ReportBuilder:
         for i in self._ran_eager:
             r.graphs[i].ran = "eager"
         self._graphs()
+        self._backward.tell(r)
         name_sizes(r)
         runs: dict[str, list[list[s.Trial]]] = {}
         for a in r.autotune:  # kernels of different graphs may share a name: in order
@@ -758,7 +755,7 @@ class ReportBuilder:
         return out
 
     def _graphs(self) -> None:
-        from .graph_nodes import all_lines, nodes_of
+        from .graph_nodes import all_lines, callers_of, nodes_of
         from .payload import encode
 
         for i, g in enumerate(self.r.graphs):
@@ -778,6 +775,7 @@ class ReportBuilder:
                         for file, line in {(label(f), n) for f, n in all_lines(cap.graph_module)}
                         if cell_number(file) is not None
                     )
+                    g.callers = callers_of(cap.graph_module, self.r.source.file, label)
                     nodes = nodes_of(cap.graph_module, static, label, kernel_of)
                     for n in nodes:
                         if n.kernel is None and n.op not in ("input", "parameter", "output"):

@@ -13,7 +13,7 @@ import torch.fx
 
 from .schema import Node
 
-__all__ = ["nodes_of", "op_name", "meta_text", "modules_of", "own_line", "all_lines"]
+__all__ = ["nodes_of", "op_name", "meta_text", "modules_of", "own_line", "all_lines", "callers_of"]
 
 _GRADIENTS = "gradients"
 
@@ -109,6 +109,21 @@ def all_lines(graph: Any) -> set[tuple[str, int]]:
     """Every (file, line) on the way to an operation of the graph: also the line of a cell that called a library."""
     graph = getattr(graph, "graph", graph)
     return {(str(f[0]), int(f[1])) for n in graph.nodes for f in n.meta.get("stack") or ()}
+
+
+def callers_of(graph: Any, cell: str, label: Callable[[str], str]) -> list[list]:
+    """`[file, line, cell, line of the cell]` for each line outside of the cell that operations come from: who led there
+    first."""
+    graph = getattr(graph, "graph", graph)
+    led: dict[tuple[str, int], int] = {}
+    for n in graph.nodes:
+        file, line = own_line(n.meta.get("stack"))
+        if line is None or label(file) == cell:
+            continue
+        at = next((int(f[1]) for f in reversed(n.meta.get("stack") or ()) if label(str(f[0])) == cell), None)
+        if at is not None:
+            led.setdefault((label(file), line), at)
+    return [[file, line, cell, at] for (file, line), at in led.items()]
 
 
 def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> str:

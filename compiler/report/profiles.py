@@ -134,8 +134,6 @@ class _Facts:
         self.modules: dict[Any, str] = {}
         self.kernels: dict[tuple[int, str], int] = {}
         self.backward = {b for p in report.partitions for b in p.backward}
-        called = [b for b in report.graph_breaks if b.kind == "backward"]  # after a break autograd's engine runs them
-        self.backward_line = (called[-1].file, called[-1].line) if called else ("", None)
         for i, k in enumerate(report.kernels):
             if k.graph is not None:
                 self.kernels[k.graph, k.name] = i
@@ -184,8 +182,8 @@ class _Facts:
         written = own_line(nodes[-1].meta.get("stack")) if nodes else ("", None)
         file, line = written if written[1] is not None else (lines[0][:2] if lines else ("", None))
         row.file, row.line = (label(str(file)), line) if file else ("", line)
-        if row.line is None and row.graph in self.backward:
-            row.file, row.line = self.backward_line
+        if row.graph in self.backward:  # the line that waits for it is the call of backward()
+            row.file, row.line = self.report.graphs[row.graph].called_at or (row.file, row.line)
         cell = self.report.source.file
         if nodes and row.file != cell:
             row.called = next(

@@ -193,11 +193,14 @@ class Graph:
     unfused: list[list[str]] = field(default_factory=list)  # [node, node, reason]
     kernels: list[int] = field(default_factory=list)
     lines: list[list] = field(default_factory=list)  # [file, line] of notebook cells on the way to its operations
+    callers: list[list] = field(default_factory=list)  # [file, line, cell, its line that led there] of other code
     passes: list[GraphPass] = field(default_factory=list)
     # "compiled" | "eager": by torch's kernels one by one, `fallbacks` has the reason | "partial": up to the break that
     # ended it
     ran: str = "compiled"
     unused: float = 0.0  # share of its work whose results nobody reads: left out, and never counted as speed
+    runs: int | None = None  # of a backward graph: how often it ran in this run
+    called_at: list = field(default_factory=list)  # [file, line] that called it, of a backward graph
     graph_module: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule, not in the JSON
     aten: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule or Graph, not in the JSON
     specs: list = field(default_factory=list, repr=False, compare=False)  # layouts of its inputs, not in the JSON

@@ -61,12 +61,17 @@ export const IMPORTING = 'importing modules';
 /**
  * What each line took, by `file:line`, as a share of the program's own time (or of the kernels', where the run itself
  * was not looked at). A kernel's time goes in equal parts to the lines whose operations it holds, all else to its line, as
- * in the table of what took the run's time. What lies in other code counts for the line here that calls it, where a
- * profile knows that line.
+ * in the table of what took the run's time. What lies in other code counts for the line here that calls it.
  */
 export function lineShares(report: Report, here: (file: string) => boolean): Map<string, number> {
   const shares = new Map<string, number>();
-  const { callers } = report.profiles.length ? costsOf(report) : { callers: new Map<string, number>() };
+  const callers = new Map<string, number>();
+  report.graphs.forEach(g =>
+    g.callers?.forEach(([file, line, cell, at]) => here(cell) && callers.set(`${file}:${line}`, at))
+  );
+  if (report.profiles.length) {
+    costsOf(report).callers.forEach((line, way) => callers.set(way, line));
+  }
   const add = (file: string, line: number, time: number) => {
     const caller = here(file) ? undefined : callers.get(`${file}:${line}`);
     const key =
@@ -81,7 +86,9 @@ export function lineShares(report: Report, here: (file: string) => boolean): Map
     for (const p of wall.parts.filter(isOwnTime)) {
       total += p.seconds;
       const [kind, index] = p.ref.split('/');
-      const lines = kind === 'kernels' ? (report.kernels[Number(index)]?.lines ?? []) : [];
+      const kernel = kind === 'kernels' ? report.kernels[Number(index)] : undefined;
+      const called = report.graphs[kernel?.graph ?? -1]?.called_at ?? [];
+      const lines = called.length ? [called] : (kernel?.lines ?? []);
       spread(lines.length ? lines : p.line ? [[p.file, p.line]] : [], p.seconds);
     }
   } else if (report.profiles.length) {

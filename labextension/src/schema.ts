@@ -124,6 +124,11 @@ export interface Graph {
   ran?: 'compiled' | 'eager' | 'partial' | string;
   /** Share of its work whose results nobody reads. */
   unused?: number;
+  /** Of a backward graph: how often it ran in this run, and the file and line that called it. */
+  runs?: number | null;
+  called_at?: [string, number] | [];
+  /** Of lines outside of the cell: file, line, the cell, and its line that led there. */
+  callers?: [string, number, string, number][];
 }
 
 /** A value of a forward graph that backward needs: kept, or computed again. */

@@ -169,8 +169,8 @@ def split_compiled(r: Any) -> None:
 
 
 def graph_calls(r: Any) -> dict[int, int]:
-    """How often each graph ran: as often as entries with it served; at least once, by the call it was made for. A
-    backward graph ran as often as its forward graph; of several, for other gradients, all but the last ran once."""
+    """How often each graph ran: as often as entries with it served; at least once, by the call it was made for. The
+    runs of backward graphs were counted, each for itself: not every forward call is followed by one."""
     calls: dict[int, int] = {}
     for e in r.entries:
         if e.graph is not None:
@@ -178,7 +178,8 @@ def graph_calls(r: Any) -> dict[int, int]:
     calls = {graph: max(1, n) for graph, n in calls.items()}
     for p in r.partitions:
         for b in p.backward:
-            calls[b] = calls.get(p.graph, 1) if b == p.backward[-1] else 1
+            runs = r.graphs[b].runs
+            calls[b] = calls.get(p.graph, 1) if runs is None else runs
     return calls
 
 
@@ -191,7 +192,7 @@ def _kernel_parts(r: Any) -> list[s.WallPart]:
     for i, k in enumerate(r.kernels):
         n = calls.get(k.graph, 0)
         if k.seconds is not None and n:
-            file, line = k.lines[0] if k.lines else ("", None)
+            file, line = r.graphs[k.graph].called_at or (k.lines[0] if k.lines else ("", None))
             at = (k.name, file, line)
             row = kernels.setdefault(at, s.WallPart("kernels", k.name, 0.0, 0, file, line, f"kernels/{i}"))
             row.seconds += k.seconds * k.launches * n
@@ -199,7 +200,7 @@ def _kernel_parts(r: Any) -> list[s.WallPart]:
     for x in r.externs:
         n = calls.get(x.graph, 0)
         if x.seconds is not None and n:
-            file, line = x.lines[0] if x.lines else ("", None)
+            file, line = r.graphs[x.graph].called_at or (x.lines[0] if x.lines else ("", None))
             row = library.setdefault(x.op, s.WallPart("library", x.op, 0.0, 0, file, line, "speed"))
             row.seconds += x.seconds * n
             row.count = (row.count or 0) + x.count * n

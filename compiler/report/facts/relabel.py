@@ -4,11 +4,14 @@ longer `In[2]`.
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, is_dataclass
 from operator import is_ as _is
-from typing import Any
+from typing import Any, Iterable, Sequence
 
-__all__ = ["relabelled", "row_with"]
+from ...base.labels import cell_number, label
+
+__all__ = ["cells_named", "relabelled", "row_with"]
 
 Places = dict[int, tuple[Any, tuple[str, ...]]]  # id of a row -> the row, and the fields that hold the name
 
@@ -76,3 +79,12 @@ def _fields(kind: Any) -> tuple[str, ...]:
         shown = (f.name for f in fields(kind) if f.compare and f.init) if is_dataclass(kind) else ()
         found = _names[kind] = tuple(shown)
     return found
+
+
+def cells_named(source: str, lines: Iterable[Sequence]) -> str:
+    """A kernel's text, whose comments name cells as people do, not by the file that holds a cell for the kernel
+    process."""
+    for file in {str(x[0]) for x in lines}:
+        if cell_number(label(file)) is not None:
+            source = source.replace(f"{os.path.basename(file)}:", f"{label(file)}:")
+    return source

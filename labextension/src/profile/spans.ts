@@ -191,8 +191,15 @@ export function barsOf(spans: Span[]): Bar[] {
   return bars;
 }
 
-/** The lines that a span's work comes from: a kernel's go to all of its operations' lines in equal parts. */
+/**
+ * The lines that a span's work comes from: a kernel's go to all of its operations' lines in equal parts, those of a
+ * backward graph to the line that called it.
+ */
 export function linesOf(report: Report, s: Span): [string, number][] {
+  const called = s.graph === null ? [] : (report.graphs[s.graph]?.called_at ?? []);
+  if (called.length) {
+    return [called];
+  }
   const lines = s.kernel === null ? [] : (report.kernels[s.kernel]?.lines ?? []);
   return lines.length ? lines : s.line === null ? [] : [[s.file, s.line]];
 }
