@@ -13,11 +13,12 @@ import torch
 
 from ..compiler.base.forks import resting
 from ..compiler.base.labels import label
-from ..compiler.frontend.entry_calls import EntryCall, GraphCall
+from ..compiler.frontend.entry_calls import EntryCall
 from ..compiler.report.profiles import encode_spans, on_the_device, profile_rows, tell_break_costs
 from ..compiler.report.schema import CallProfile
 from ..compiler.stages import kernels_made
 from ..compiler.runtime.trace import Trace, available, trace
+from .graph_runs import backward_seen, run_graphs
 from .timing import MOST_COPIES, again_of, names_put_back, preserved, touched
 
 __all__ = ["profile_calls"]
@@ -47,7 +48,7 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         out = CallProfile(
             call.name, label(call.file) if call.file else "", call.line, how, _device(call), traced.seconds, plain
         )
-        out.backward = then is not None or how == "graphs" and any(_ran_backward(g) for g in call.latest)
+        out.backward = then is not None or how == "graphs" and any(backward_seen(g) for g in call.latest)
         out.lost = traced.lost
         graph_of = {id(s): graph for ref, graph in builder.schedules if (s := ref()) is not None}
         entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
@@ -67,33 +68,8 @@ def _again(call: EntryCall, engine: Any, options: Any) -> tuple[str, Callable[[]
     if call.safe:
         return "call", *again_of(call, engine, options)
     if call.latest:
-        return "graphs", lambda: _forth_and_back(call.latest), nullcontext
+        return "graphs", lambda: run_graphs(call.latest, lambda g: g.compiled), nullcontext
     return "", None, nullcontext
-
-
-def _forth_and_back(graphs: Sequence[GraphCall]) -> None:
-    """Run graphs, and then the backward that the cell ran of each, where that was one, the last first, as in the
-    program: gradients are computed, and dropped."""
-    passes: list[tuple[list[Any], list[Any]]] = []
-    for g in graphs:
-        results = g.compiled(*g.inputs)
-        ran = _ran_backward(g)
-        if ran is None or not torch.is_grad_enabled():
-            continue
-        some = [t for t in results if isinstance(t, torch.Tensor) and t.requires_grad]
-        wanted = [t for t in g.inputs if isinstance(t, torch.Tensor) and t.requires_grad]
-        if len(some) == len(ran) and wanted and not any(t._backward_hooks for t in wanted):
-            passes.append(([t for t, here in zip(some, ran) if here], wanted))
-    while passes:
-        roots, wanted = passes.pop()
-        torch.autograd.grad(roots, wanted, [torch.ones_like(t) for t in roots], allow_unused=True)
-
-
-def _ran_backward(g: GraphCall) -> tuple[bool, ...] | None:
-    """Which results had gradients in the one kind of backward that a graph has run; None where there was none, or
-    several."""
-    ran = list(getattr(g.compiled, "backwards", ()))
-    return ran[0][0] if len(ran) == 1 else None
 
 
 def _kernel_seconds(profile: CallProfile, report: Any) -> None:

@@ -1,10 +1,10 @@
 """Timing engines against each other, by running again only what is safe to run again.
 
-Captured calls without side effects are timed end to end on the user's own inputs; calls with effects by their graphs
-alone, and labelled so; the whole cell only where the user asks (repeat=N). Engines run in turn, round by round, and
-medians carry bootstrap intervals. Eager runs without the frame hook. Stock torch.compile comes last, because its first
-call can take minutes, and can be interrupted. Random state, module buffers and whatever a call writes to in place are
-as before afterwards. Other inputs are not copied.
+Captured calls without side effects are timed end to end on the user's own inputs. Calls with effects are timed by their
+graphs alone, with the backward passes that the cell ran of them, and labelled so. The whole cell runs again only where
+the user asks (repeat=N). Engines run in turn, round by round, and medians carry bootstrap intervals. Eager runs without
+the frame hook. Stock torch.compile comes last, because its first call can take minutes, and can be interrupted. Random
+state, module buffers and whatever a call writes to in place are as before afterwards. Other inputs are not copied.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..compiler.base.forks import resting
 from ..compiler.report import schema as s
 from ..compiler.frontend.entry_calls import EntryCall
 from ..compiler.base.figures import plural
+from .graph_runs import backward_seen, run_graphs
 from .precision import autocast, difference, tensors_of
 from .stats import Bootstrap, interval_of
 from .waiting import WAITED, RunQueue, steady
@@ -261,8 +262,8 @@ def _under(call: EntryCall, engine: Any, options: Any, name: str, dtype: str) ->
         out = _job(replace(call, compiled=None, compile_seconds=None), engine, options).contenders["tcompile"]
         out.engine = name
     else:
-        fns = [(engine.compiled(g.eager, options), g.inputs) for g in call.graphs]
-        out = Contender(name, lambda: [f(*inputs) for f, inputs in fns])
+        fns = {id(g): engine.compiled(g.eager, options) for g in call.graphs}
+        out = Contender(name, lambda: run_graphs(call.graphs, lambda g: fns[id(g)]))
     before = out.around
 
     @contextmanager
@@ -308,11 +309,12 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
             job.contenders["tcompile"] = Contender("tcompile", None, status="failed", reason=f"{type(e).__name__}: {e}")
         return job
     if call.graphs:
+        call = replace(call, graphs=call.latest or call.graphs)  # what one call runs, not each version of it
         job = _Job(call, "graphs", why_not=call.why_not or "it has side effects")
-        job.contenders["eager"] = Contender("eager", lambda: [g.eager(*g.inputs) for g in call.graphs])
+        job.contenders["eager"] = Contender("eager", lambda: run_graphs(call.graphs, lambda g: g.eager))
         job.contenders["tcompile"] = Contender(
             "tcompile",
-            lambda: [g.compiled(*g.inputs) for g in call.graphs],
+            lambda: run_graphs(call.graphs, lambda g: g.compiled),
             cold=call.compile_seconds,
             detail=_backend(options),
         )
@@ -352,8 +354,8 @@ def _add_stock(job: _Job, say: Say) -> None:
             fn = stock.compile(job.call.fn)
             c.run = _from_the_start(job.call, fn)
         else:
-            fns = [(stock.compile(g.eager), g.inputs) for g in job.call.graphs]
-            c.run = lambda: [f(*inputs) for f, inputs in fns]
+            fns = {id(g): stock.compile(g.eager) for g in job.call.graphs}
+            c.run = lambda: run_graphs(job.call.graphs, lambda g: fns[id(g)])
         with job.call.state.apply():
             c.cold, c.warm = _once(c), _once(c)
         c.detail = stock.said()
@@ -460,6 +462,7 @@ def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
         job.why_not if not call.safe else "",
         job.measured,
         compile_seconds=call.compile_seconds,
+        backward=job.measured == "graphs" and any(map(backward_seen, call.graphs)),
     )
     for name in engines:
         c = job.contenders.get(name)

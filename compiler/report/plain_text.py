@@ -71,7 +71,7 @@ def render(r: Any) -> str:
         ("Where the time went", _wall(r)),
         ("Findings", _findings(r)),
         ("Since the last run of this cell", _previous(r)),
-        ("Speed", _speed(r.speedups)),
+        ("Speed", _speed(r)),
         ("What was compiled, and what was left alone", _decisions(r)),
         ("Stages", _stages(r.stages)),
         ("Graph breaks", _breaks(r)),
@@ -156,14 +156,13 @@ def _decisions(r: Any) -> list[str]:
     return table(rows, right=(2, 3))
 
 
-def _speed(sp: s.Speedups) -> list[str]:
+def _speed(r: Any) -> list[str]:
+    sp = r.speedups
     if not sp.calls:
         return [f"  not measured: {sp.reason}"] if sp.reason else []
     out = []
     for c in sp.calls:
-        what = {"call": "the call, end to end", "graphs": "its graphs alone", "cell": "the whole cell"}.get(
-            c.measured, "not measured"
-        )
+        what = c.what(r.profiles)
         out.append(f"  {c.name}{f' (line {c.line})' if c.line else ''}: {what}{'; ' + c.why_not if c.why_not else ''}")
         longest = max((e.median or 0.0 for e in c.engines), default=0.0)
         rows = []

@@ -506,6 +506,14 @@ class CallTiming:
     compile_seconds: float | None = None
     break_even_calls: int | None = None
     break_even_reason: str = ""
+    backward: bool = False  # the graphs' backward passes are in the times
+
+    def what(self, profiles: Any = ()) -> str:
+        """What its times are of, in words. `profiles`: the report's, which know what follows a call."""
+        graphs = "its graphs alone, forward and backward" if self.backward else "its graphs alone, forward"
+        followed = any(p.name == self.name and p.how == "call" and p.backward for p in profiles)
+        call = "the call, end to end" + ", without the backward pass that follows" * followed
+        return {"call": call, "graphs": graphs, "cell": "the whole cell"}.get(self.measured, "not measured")
 
 
 @dataclass

@@ -160,7 +160,7 @@ def _sections(r: Any, share: float) -> list[tuple[str, str]]:
         ("Findings", _findings(r), "", False),
         ("Since the last run of this cell", _previous(r), str(len(r.previous.changes)), False),
         ("Code", _code(r), _marks_note(r), True),
-        ("Speed", _speed(r.speedups), _speed_note(r.speedups), True),
+        ("Speed", _speed(r), _speed_note(r.speedups), True),
         ("One call", _profile(r), seconds(r.profiles[0].seconds) if r.profiles else "", False),
         ("What was compiled", _decisions(r, True), str(compiled), False),
         ("What was left alone", _decisions(r, False), str(len(r.decisions) - compiled), False),
@@ -189,7 +189,7 @@ def _sections(r: Any, share: float) -> list[tuple[str, str]]:
 
 
 def speed_html(r: Any) -> str:
-    return _speed(r.speedups)
+    return _speed(r)
 
 
 def _line(r: Any) -> str:
@@ -332,12 +332,11 @@ def _speed_note(sp: s.Speedups) -> str:
     return f"{against(x.ratio, x.lo, x.hi, 'eager')}, 95 % interval" if x else "not measured"
 
 
-def _speed(sp: s.Speedups) -> str:
+def _speed(r: Any) -> str:
+    sp = r.speedups
     out = []
     for c in sp.calls:
-        what = {"call": "the call, end to end", "graphs": "its graphs alone", "cell": "the whole cell"}.get(
-            c.measured, "not measured"
-        )
+        what = c.what(r.profiles)
         out.append(
             f"<div>{code(c.name)}{esc(f' · line {c.line}') if c.line else ''} ·"
             f" {esc(what)}{dim('; ' + c.why_not) if c.why_not else ''}</div>"
@@ -384,7 +383,7 @@ def _profile(r: Any) -> str:
             row[0] += x.seconds
             row[1] += 1
     longest = sorted(rows.items(), key=lambda item: -item[1][0])
-    what = "end to end" if p.how == "call" else "its graphs alone"
+    what = ("end to end" if p.how == "call" else "its graphs alone") + ", with its backward pass" * p.backward
     return (
         f"<div>{code(p.name)}{esc(f', {what}')}</div>"
         + svg.flame(spans)

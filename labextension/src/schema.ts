@@ -383,6 +383,8 @@ export interface CallTiming {
   compile_seconds: number | null;
   break_even_calls: number | null;
   break_even_reason: string;
+  /** The graphs' backward passes are in the times. */
+  backward?: boolean;
 }
 
 export interface Speedups {

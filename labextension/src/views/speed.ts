@@ -28,7 +28,9 @@ const MOST_NAMED = 6;
 const MOST_KERNELS = 14;
 const MEASURED_WORDS: { [measured: string]: string } = words({
   call: 'timed end to end',
-  graphs: 'its graphs alone, without the code around them: the call has side effects',
+  graphs: 'its graphs alone, forward, without the code around them: the call has side effects',
+  backward: 'its graphs alone, forward and backward, without the code around them: the call has side effects',
+  followed: 'timed end to end, without the backward pass that follows it',
   cell: 'the whole cell was repeated'
 });
 
@@ -125,7 +127,7 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   const foot = h('p.tc-muted');
   const show = (index: number) => {
     clear(body);
-    append(body, callFigures(speedups.calls[index], own));
+    append(body, callFigures(report, speedups.calls[index], own));
     foot.textContent = speedups.calls.some(c => c.measured) ? spentWords(report, speedups.calls[index]) : '';
   };
   const main = mainCall(report);
@@ -192,7 +194,18 @@ function whereOf(call: CallTiming, words: (line: number) => string): string {
   return call.line && !call.name.startsWith('the ') ? words(call.line) : '';
 }
 
+/** What was timed: as the profile of the same call tells it, so that nobody compares what is not the same. */
+function measuredOf(call: CallTiming, report: Report): string {
+  const followed = report.profiles.some(p => p.name === call.name && p.how === 'call' && p.backward);
+  return call.measured === 'graphs' && call.backward
+    ? 'backward'
+    : call.measured === 'call' && followed
+      ? 'followed'
+      : call.measured;
+}
+
 function callFigures(
+  report: Report,
   call: CallTiming,
   own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement
 ): Child[] {
@@ -203,7 +216,7 @@ function callFigures(
     h('code', null, call.name),
     whereOf(call, line => t(' at line {0}', line)),
     ', ',
-    MEASURED_WORDS[call.measured] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')),
+    MEASURED_WORDS[measuredOf(call, report)] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')),
     call.measured === 'graphs' && call.why_not ? h('span.tc-muted', null, ` (${call.why_not})`) : null
   );
   if (!timed.length) {

@@ -374,9 +374,11 @@ function whyNot(report: Report): string {
 function profileWords(p: CallProfile): string {
   const how =
     p.how === 'graphs'
-      ? t(
-          'Its graphs alone, one after the other, then their backward passes: the call has effects and is not run again whole.'
-        )
+      ? p.backward
+        ? t(
+            'Its graphs alone, one after the other, then their backward passes: the call has effects and is not run again whole.'
+          )
+        : t('Its graphs alone, forward, one after the other: the call has effects and is not run again whole.')
       : p.backward
         ? t('Run again with a clock around each step, and a backward pass from its result.')
         : t('Run again with a clock around each step.');
