@@ -315,6 +315,8 @@ class Session:
         for report, number, hits in served.values():
             builder.adopt(report, number, hits)
             builder.origin = report
+            if report.source.text == builder.r.source.text:  # what options were measured to gain holds for its entries
+                builder.r.tried = {**report.tried, **builder.r.tried}
             if report.speedups and not builder.calls:
                 builder.r.speedups = replace(report.speedups, status="partial", reason="timed when it was compiled")
         builder.renamed.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 __all__ = [
     "against",
     "count",
@@ -13,6 +15,7 @@ __all__ = [
     "scientific",
     "seconds",
     "seconds_range",
+    "share_bounds",
     "size",
 ]
 
@@ -41,6 +44,14 @@ def seconds_range(lo: float | None, hi: float | None) -> str:
         (d for d in range(3) if round(lo / factor, d) != round(hi / factor, d) and hi / factor * 10**d >= 10), 1
     )
     return f"{lo / factor:.{digits}f}–{hi / factor:.{digits}f} {unit}"
+
+
+def share_bounds(seen: int, of: int) -> tuple[float, float]:
+    """Between which shares a part lies that was seen at `seen` of `of` looks, with 95 % confidence (Wilson's score)."""
+    z = 1.96
+    p, room = seen / of, z * z / of
+    middle, half = p + room / 2, z * math.sqrt(p * (1 - p) / of + room / (4 * of))
+    return (middle - half) / (1 + room), (middle + half) / (1 + room)
 
 
 def size(x: float | None) -> str:

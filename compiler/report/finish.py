@@ -6,7 +6,7 @@ from typing import Any
 
 from . import schema as s
 from ..base.labels import cell_number, frame_words
-from .conclusions.answers import NO_CHANGE, answers_of, most_without_breaks
+from .conclusions.answers import NO_CHANGE, answers_of, most_without_breaks, raise_peaks
 from .conclusions.decisions import decisions_of
 from ..base.figures import against, count, plural, seconds, size
 from .conclusions.truth import (
@@ -67,6 +67,7 @@ def finish(r: Any, served: int = 0) -> None:
         m.status = "partly" if m.status == "compiled" else m.status
     m.symbol = SYMBOLS[m.status]
     split_compiled(r)
+    raise_peaks(r)
     r.decisions = decisions_of(r)
     r.answers = answers_of(r)
     m.line = closed_line(r)

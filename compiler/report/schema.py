@@ -575,6 +575,7 @@ class WallPart:
     file: str = ""
     line: int | None = None
     ref: str = ""
+    looks: int = 0  # at the stack that saw it; 0: known by a clock
 
 
 @dataclass
@@ -585,6 +586,7 @@ class Wall:
     how: str = ""  # "sampled": from looks at the program's stack | "counted": compiling, and kernels by their calls
     samples: int = 0
     parts: list[WallPart] = field(default_factory=list)  # the longest first
+    looks: int = 0  # of the samples those that saw the program at work: bounds of shares rest on them
 
 
 @dataclass

@@ -87,7 +87,7 @@ export function lineShares(report: Report, here: (file: string) => boolean): Map
       total += p.seconds;
       const [kind, index] = p.ref.split('/');
       const kernel = kind === 'kernels' ? report.kernels[Number(index)] : undefined;
-      const called = report.graphs[kernel?.graph ?? -1]?.called_at ?? [];
+      const called: [string, number] | [] = report.graphs[kernel?.graph ?? -1]?.called_at ?? [];
       const lines = called.length ? [called] : (kernel?.lines ?? []);
       spread(lines.length ? lines : p.line ? [[p.file, p.line]] : [], p.seconds);
     }

@@ -469,6 +469,8 @@ export interface WallPart {
   file: string;
   line: number | null;
   ref: string;
+  /** Looks at the stack that saw it; 0: known by a clock. */
+  looks?: number;
 }
 
 export interface Wall {
@@ -476,6 +478,8 @@ export interface Wall {
   seconds: number;
   how: 'sampled' | 'counted' | string;
   samples: number;
+  /** Of the samples those that saw the program at work. */
+  looks?: number;
   parts: WallPart[];
 }
 

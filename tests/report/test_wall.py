@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from make_sample import sample
 from tcompile.compiler.report import schema as s
-from tcompile.compiler.report.conclusions.answers import answers_of
+from tcompile.compiler.base.figures import share_bounds
+from tcompile.compiler.report.conclusions.answers import answers_of, raise_peaks
 from tcompile.compiler.report.finish import finish
 from tcompile.compiler.report.profiles import encode_spans
 from tcompile.compiler.report.conclusions.waits import recompile_seconds, tell_waits
@@ -315,8 +316,51 @@ def test_a_backward_graph_ran_as_often_as_its_forward_graph():
         e.graph, e.hits = (0, 20) if e is r.entries[0] else (None, 0)
     r.partitions = [s.Partition(0, [1])]
     r.kernels, r.externs = [s.Kernel("k", graph=0, seconds=1e-2), s.Kernel("b", graph=1, seconds=2e-2)], []
+    r.graphs[1].runs, r.graphs[1].called_at = 7, ["In[4]", 9]  # counted: some forward calls had no backward pass
     split_compiled(r)
-    assert {p.name: p.count for p in r.wall.parts if p.kind == "kernels"} == {"b": 20, "k": 20}
+    parts = {p.name: p for p in r.wall.parts if p.kind == "kernels"}
+    assert {name: p.count for name, p in parts.items()} == {"b": 7, "k": 20}
+    assert (parts["b"].file, parts["b"].line) == ("In[4]", 9)
+
+
+def test_a_share_of_few_looks_has_bounds_and_gives_no_advice():
+    lo, hi = share_bounds(11, 58)
+    assert 0.10 < lo < 0.12 and 0.30 < hi < 0.32
+    looks = [(0.1 * i, 0.1, 1.0, Seen("torch", "ones_like", "In[4]", 12)) for i in range(1, 12)]
+    looks += [(0.1 * i, 0.1, 1.0, PYTHON) for i in range(12, 59)]
+    r = report_with()
+    r.wall = wall_of(0.0, 5.8, [], looks)
+    assert r.wall.looks == 58 and [p.looks for p in r.wall.parts] == [47, 11]
+    b = s.Break("item", ".item()", "In[4]", 8, remedy="write it in another way")
+    r.graph_breaks = [b]
+    (a,) = [a for a in answers_of(r) if "ones_like" in a.text]
+    assert a.text.startswith("about 11 to 31 % of the program's own") and "11 of 58 looks saw it" in a.text
+    assert not a.action and a.gain is None and a.share is None
+    r.wall = wall_of(0.0, 58.0, [], [(at, 1.0, share, seen) for at, _, share, seen in looks * 10])
+    (a,) = [a for a in answers_of(r) if "ones_like" in a.text]
+    assert a.text.startswith("19 %") and a.action == b.remedy, "of many looks it is known"
+
+
+def test_a_slow_kernel_beside_good_ones_is_not_nothing_to_gain():
+    r = report_with(s.WallPart("kernels", "fast", 0.7, 1, ref="kernels/0"))
+    r.wall.parts.append(s.WallPart("kernels", "slow", 0.3, 1, ref="kernels/1"))
+    r.wall.seconds = 1.0
+    for k, flops in zip(r.kernels, (99, 46, None)):
+        k.seconds, k.flops, k.bytes, k.origins = 1.0, flops, 1, []
+    r.environment.update(matmul_flops_per_second=100.0, copy_bytes_per_second=1e9)
+    (a,) = [a for a in answers_of(r) if "compiled kernel" in a.text]
+    assert "nothing to gain" not in a.text and "but `slow` at 46 %" in a.text
+    assert a.gain == pytest.approx(1 / (1 - 0.3 * 0.54)) and "max-autotune" in a.action
+
+
+def test_no_peak_is_below_what_a_product_of_the_report_reached():
+    r = report_with(s.WallPart("python", "f", 1.0))
+    products_of(r, 1.0)
+    r.graphs[0].kernels.append(len(r.kernels) - 1)
+    r.kernels[-1].flops, r.kernels[-1].seconds = 429, 1.0
+    r.environment["matmul_flops_per_second"] = 204.0
+    raise_peaks(r)
+    assert r.environment["matmul_flops_per_second"] == 429
 
 
 def test_what_needs_no_change_is_no_remedy():

@@ -13,12 +13,12 @@ from typing import Any
 
 from .. import schema as s
 from ...base.labels import frame_words
-from ...base.figures import differs, plural, seconds
+from ...base.figures import differs, plural, seconds, share_bounds
 from .host_time import BETWEEN, HostTime, host_time
 from .waits import FOLLOWS, causes, recompile_seconds, subject
 from .wall import IMPORTING, graph_calls, is_joined
 
-__all__ = ["NO_CHANGE", "answers_of", "most_without_breaks"]
+__all__ = ["NO_CHANGE", "answers_of", "most_without_breaks", "raise_peaks"]
 
 _MOST = 6
 _LEAST = 0.05  # of the run: smaller parts are no answer
@@ -30,6 +30,8 @@ NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins 
 _TEXT = "print"  # the kind of breaks where text is made of a tensor
 _DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
 _WORTH_A_SEARCH = 1e-4  # seconds of a run: a search for better kernels takes minutes
+_TOLD_APART = 0.1  # bounds of a share that lie further apart are told
+_UNCERTAIN = 2.5  # an upper bound that many times the lower one: no advice rests on such a share
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
 _TOO_MUCH = 10.0  # a bound above that says nothing
 _REPLAY: dict[str, Any] = {
@@ -86,9 +88,28 @@ def _importing(r: Any) -> float:
     return sum(p.seconds for p in r.wall.parts if p.name == IMPORTING)
 
 
-def _part(took: float, run: float) -> str:
-    """`90 % of the program's own 2.5 s`."""
-    return f"{_per_cent(took / run)} of the program's own {seconds(run)}"
+def _part(took: float, run: float, bounds: tuple[float, float] | None = None) -> str:
+    """`90 % of the program's own 2.5 s`; with bounds that lie apart `about 10 to 30 % of ...`."""
+    share = _per_cent(took / run)
+    if bounds is not None and bounds[1] - bounds[0] > _TOLD_APART:
+        share = f"about {100 * bounds[0]:.0f} to {100 * min(1.0, bounds[1]):.0f} %"
+    return f"{share} of the program's own {seconds(run)}"
+
+
+def _looked_at(r: Any, parts: list[s.WallPart], run: float) -> tuple[float, float] | None:
+    """The bounds of what parts that were seen at looks took of the run; None where clocks know it."""
+    looks = sum(p.looks for p in parts)
+    if not looks or not r.wall.looks:
+        return None
+    share = sum(p.seconds for p in parts) / run
+    lo, hi = share_bounds(looks, r.wall.looks)
+    seen = looks / r.wall.looks
+    return share * lo / seen, share * hi / seen
+
+
+def _is_certain(bounds: tuple[float, float] | None) -> bool:
+    """Whether a share is known well enough for advice to rest on it."""
+    return bounds is None or bounds[0] >= _LEAST and bounds[1] <= _UNCERTAIN * bounds[0]
 
 
 def _sum(r: Any, *kinds: str) -> float:
@@ -182,6 +203,19 @@ def _product_parts(r: Any) -> list[s.WallPart]:
     return [p for p in r.wall.parts if p.kind == "kernels" and p.ref in refs or p.kind == "library" and p.name in ops]
 
 
+def raise_peaks(r: Any) -> None:
+    """The machine's peaks were measured once, perhaps while others were at work: what a product of the report reached,
+    the machine can do."""
+    name = _PEAKS["float32"]
+    if not r.environment.get(name):
+        return
+    for g in r.graphs:
+        wide = g.lowered.named(_PRODUCTS, "float32").keys()
+        for k in (r.kernels[i] for i in g.kernels):
+            if k.flops and k.seconds and not wide.isdisjoint(k.origins):
+                r.environment[name] = max(float(r.environment[name]), k.flops / k.seconds)
+
+
 def _faster_in_16_bits(r: Any) -> float:
     """How many times as fast this machine computes products in bfloat16; 0 where that was not measured."""
     wide, narrow = (float(r.environment.get(f"{name}_flops_per_second") or 0) for name in ("matmul", "bfloat16"))
@@ -258,10 +292,16 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
         text += f",{' together' * (count > 1)} at {_per_cent(reached)} of what this machine can do"
         if r.speedups.note:
             text += ", which was busy with other programs"
-        if reached >= _GOOD:
+        slow = [p for p in parts if p.seconds / run >= _LEAST and (_reached(r, [p]) or 1.0) < _GOOD]
+        if reached >= _GOOD and not slow:
             return [s.Answer(f"{text}: {_nothing_to('gain', r, run)}", share=took / run, ref=longest.ref)]
+        lost = took * (1 - reached)
+        if reached >= _GOOD:
+            lost = sum(p.seconds * (1 - (_reached(r, [p]) or 1.0)) for p in slow)
+            text += ", but " + ", ".join(f"`{p.name}` at {_per_cent(_reached(r, [p]) or 0.0)}" for p in slow[:3])
+            longest = slow[0]
         # what others took of the machine looks like what kernels fail to reach: no bound is known then, and no remedy
-        gain = None if r.speedups.note else _bound(run, took * (1 - reached))
+        gain = None if r.speedups.note else _bound(run, lost)
     tuned = r.options.get("mode", "default") in ("max-autotune", "max-autotune-no-cudagraphs")
     if tuned or run < _WORTH_A_SEARCH or gain is None or gain < _LEAST_GAIN:
         return [s.Answer(text, share=took / run, ref=longest.ref)]
@@ -284,7 +324,7 @@ def _reached(r: Any, parts: list[s.WallPart]) -> float | None:
     peak = float(r.environment.get("matmul_flops_per_second") or 0)
     if not copy or not peak:
         return None
-    # the peak was measured once, perhaps while others were at work: no kernel computes faster than the machine can
+    # the peak is that of float32, and products in fewer bits may be beyond it: none is faster than the machine can be
     peak = max([peak, *(k.flops / k.seconds for k in r.kernels if k.flops and k.seconds)])
     near = known = 0.0
     for p in parts:
@@ -358,7 +398,8 @@ def _outside(r: Any, run: float) -> list[s.Answer]:
     if took / run < _LEAST:
         return []
     names = ", ".join(f"`{p.name}`" for p in parts[:3])
-    text = f"{_part(took, run)} is torch's operators outside of compiled code ({names})"
+    bounds = _looked_at(r, parts, run)
+    text = f"{_part(took, run, bounds)} is torch's operators outside of compiled code ({names})"
     behind: dict[int, float] = {}
     for p in parts:
         i = _break_before(r, p)
@@ -367,6 +408,9 @@ def _outside(r: Any, run: float) -> list[s.Answer]:
     if behind:
         i = max(behind, key=lambda i: behind[i])
         b = r.graph_breaks[i]
+        if not _is_certain(bounds):
+            text = f"{text}; line {b.line} ends the graph before them. {_too_few(r, parts)}"
+            return [s.Answer(text, ref=f"breaks/{i}", line=b.line)]
         return [
             s.Answer(
                 f"{text}; line {b.line} ends the graph before them",
@@ -379,6 +423,11 @@ def _outside(r: Any, run: float) -> list[s.Answer]:
             )
         ]
     return [s.Answer(text, share=took / run, ref="", line=parts[0].line)]
+
+
+def _too_few(r: Any, parts: list[s.WallPart]) -> str:
+    """Why a share gives no advice."""
+    return f"{sum(p.looks for p in parts)} of {plural(r.wall.looks, 'look')} saw it: too few to advise by"
 
 
 def _break_before(r: Any, p: s.WallPart) -> int | None:
@@ -430,9 +479,10 @@ def _python(r: Any, run: float) -> list[s.Answer]:
         return []
     most = next((p for p in parts if not is_joined(p)), parts[0])
     where = f", most in `{most.name}`" + (f" (line {most.line})" if most.line else "")
+    bounds = _looked_at(r, parts, run)
     return [
         s.Answer(
-            f"{_part(took, run)} is Python{where}",
+            f"{_part(took, run, bounds)} is Python{where}",
             share=took / run,
             line=most.line,
         )
@@ -453,10 +503,14 @@ def _data(r: Any, run: float) -> list[s.Answer]:
     took = _sum(r, "data")
     if took / run < _LEAST:
         return []
-    row = next(p for p in r.wall.parts if p.kind == "data")
+    parts = [p for p in r.wall.parts if p.kind == "data"]
+    row, bounds = parts[0], _looked_at(r, parts, run)
+    if not _is_certain(bounds):
+        text = f"{_part(took, run, bounds)} is loading data. {_too_few(r, parts)}"
+        return [s.Answer(text, line=row.line)]
     return [
         s.Answer(
-            f"{_part(took, run)} is loading data",
+            f"{_part(took, run, bounds)} is loading data",
             _bound(run, took),
             "at most",
             share=took / run,
@@ -473,7 +527,9 @@ def _waiting(r: Any, run: float) -> list[s.Answer]:
     if took / run >= _LEAST:
         row = waits[0]
         what = f" in `{row.name}`" if row.name else ""
-        text = f"{_part(took, run)} is waiting{what}" + (f" (line {row.line})" if row.line else "")
+        text = f"{_part(took, run, _looked_at(r, waits, run))} is waiting{what}" + (
+            f" (line {row.line})" if row.line else ""
+        )
         out.append(s.Answer(text, share=took / run, line=row.line))
     starved = _sum(r, "starved") / r.wall.seconds
     if starved >= _LEAST:

@@ -55,23 +55,25 @@ def wall_of(
     total = max(0.0, end - begin)
     waited = _Waited(waits)
     compiling = waited.within(begin, end) if end > begin else 0.0
-    found: dict[Seen, float] = {}
-    samples = 0
+    found: dict[Seen, tuple[float, int]] = {}
+    samples = own = 0
     for at, seconds, share, seen in looks:
         left = seconds - waited.within(at - seconds, at)
         if left > 0 and share > 0:
-            found[seen] = found.get(seen, 0.0) + left * share
+            took, seen_at = found.get(seen, (0.0, 0))
+            found[seen] = took + left * share, seen_at + 1
             samples += 1
+            own += seen.kind != "starved"
     rest = max(0.0, total - compiling)
     parts = [s.WallPart("compiling", "compiling", compiling)] if compiling else []
     if samples < _FEWEST:
         if rest:
             parts.append(s.WallPart("rest", "the rest", rest))
         return s.Wall(total, "counted", 0, parts)
-    scale = rest / (sum(found.values()) or 1.0)
-    starved = scale * sum(t for seen, t in found.items() if seen.kind == "starved")
-    parts += _rows({seen: t * scale for seen, t in found.items()}, rest - starved)
-    return s.Wall(total, "sampled", samples, sorted(parts, key=lambda p: -p.seconds))
+    scale = rest / (sum(t for t, _ in found.values()) or 1.0)
+    starved = scale * sum(t for seen, (t, _) in found.items() if seen.kind == "starved")
+    parts += _rows({seen: (t * scale, n) for seen, (t, n) in found.items()}, rest - starved)
+    return s.Wall(total, "sampled", samples, sorted(parts, key=lambda p: -p.seconds), own)
 
 
 class _Waited:
@@ -96,14 +98,15 @@ def by_kind(wall: s.Wall) -> list[tuple[str, str, float]]:
     return [(kind, words, sums[kind]) for kind, words in KINDS.items() if sums[kind] > 0]
 
 
-def _rows(found: dict[Seen, float], total: float) -> list[s.WallPart]:
+def _rows(found: dict[Seen, tuple[float, int]], total: float) -> list[s.WallPart]:
     """One row for each name; its line is the one that took most. Small ones of a kind become one."""
     rows: dict[tuple[str, str], s.WallPart] = {}
     most: dict[tuple[str, str], float] = {}
-    for seen, t in found.items():
+    for seen, (t, n) in found.items():
         key = seen.kind, seen.name
         row = rows.setdefault(key, s.WallPart(seen.kind, seen.name, 0.0))
         row.seconds += t
+        row.looks += n
         if t > most.get(key, 0.0):
             most[key], row.file, row.line = t, seen.file, seen.line
     return _joined(list(rows.values()), total)
@@ -124,7 +127,8 @@ def _joined(parts: list[s.WallPart], total: float) -> list[s.WallPart]:
         if len(few) > 1:
             ordered = [p for p in ordered if not any(p is q for q in few)]
             calls = sum(p.count for p in few if p.count) or None
-            ordered.append(s.WallPart(kind, plural(len(few), "other"), sum(p.seconds for p in few), calls))
+            took, looks = sum(p.seconds for p in few), sum(p.looks for p in few)
+            ordered.append(s.WallPart(kind, plural(len(few), "other"), took, calls, looks=looks))
     return ordered
 
 

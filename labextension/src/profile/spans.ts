@@ -196,7 +196,7 @@ export function barsOf(spans: Span[]): Bar[] {
  * backward graph to the line that called it.
  */
 export function linesOf(report: Report, s: Span): [string, number][] {
-  const called = s.graph === null ? [] : (report.graphs[s.graph]?.called_at ?? []);
+  const called: [string, number] | [] = s.graph === null ? [] : (report.graphs[s.graph]?.called_at ?? []);
   if (called.length) {
     return [called];
   }

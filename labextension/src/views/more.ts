@@ -220,7 +220,7 @@ function cacheTable(lookups: CacheLookup[]): HTMLElement {
 /** What the environment's entries are called, and how their figures read. */
 const FACT_WORDS: { [name: string]: string } = words({
   copy_bytes_per_second: 'copy bandwidth',
-  matmul_flops_per_second: 'peak matmul',
+  matmul_flops_per_second: 'peak matmul in float32',
   bfloat16_flops_per_second: 'peak in bfloat16',
   os: 'system',
   simd: 'vector unit',

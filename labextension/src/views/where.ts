@@ -2,7 +2,7 @@
 
 import { empty, h, prose, section, table } from '../dom';
 import { stackedBar } from '../figures';
-import { count, place, plural, seconds } from '../format';
+import { count, place, plural, seconds, shareBounds } from '../format';
 import { isOwnTime } from '../listing';
 import { Decision, Report, WallPart } from '../schema';
 import { t, words } from '../texts';
@@ -35,6 +35,8 @@ const COLOURS: { [kind: string]: string } = {
 };
 const KINDS = ['kernels', 'library', 'compiled', 'torch', 'python', 'data', 'waiting', 'starved', 'compiling', 'rest'];
 const ROWS = 8;
+/** Bounds of a share that lie further apart are told in its place. */
+const TOLD_APART = 0.1;
 /** What stands for several small parts, or for what has no name in the program. */
 const JOINED = /^(\d+ others?|importing modules|loading data)$/;
 
@@ -58,8 +60,21 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
   }));
   // What the next run does not pay, and what others took, would make all else look like nothing.
   const own = wall.parts.filter(isOwnTime).reduce((s, p) => s + p.seconds, 0);
-  const share = (p: WallPart) =>
-    !isOwnTime(p) ? '' : p.seconds / own >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / own)) : t('< 1 %');
+  const share = (p: WallPart) => {
+    const part = p.seconds / own;
+    if (!isOwnTime(p)) {
+      return '';
+    }
+    const [lo, hi] =
+      p.looks && wall.looks
+        ? shareBounds(p.looks, wall.looks).map(b => (b * part) / (p.looks! / wall.looks!))
+        : [part, part];
+    return hi - lo > TOLD_APART
+      ? t('{0}–{1} %', Math.round(100 * lo), Math.round(100 * Math.min(1, hi)))
+      : part >= 0.005
+        ? t('{0} %', Math.round(100 * part))
+        : t('< 1 %');
+  };
   const rows = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved' && p.kind !== 'rest');
   const names = rows.length
     ? table<WallPart>(
@@ -89,7 +104,10 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
     'p.tc-muted',
     null,
     wall.how === 'sampled'
-      ? t('From {0} at the program’s stack; compiling by the compiler’s own clock.', plural(wall.samples, 'look'))
+      ? t(
+          'From {0} at the program’s stack; compiling by the compiler’s own clock. Of few looks the bounds of a share are told (95 %).',
+          plural(wall.samples, 'look')
+        )
       : t('Too short to be looked at: compiling by the compiler’s clock, kernels by their time and calls.')
   );
   return {
