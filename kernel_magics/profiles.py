@@ -32,6 +32,7 @@ _MOST_ANEW = 3
 def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options: Any, budget: float) -> None:
     """Fill the report's `profiles`. Calls whose inputs are written, and too large to keep copies of, are left out."""
     report = builder.r
+    earlier = [p for p in report.profiles if p.earlier]  # of functions that entries of an earlier run served
     report.profiles = []
     if not available():
         return
@@ -59,6 +60,7 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         report.profiles.append(out)
         if out.device == "cpu":
             _kernel_seconds(out, report)
+    report.profiles += [p for p in earlier if all(p.name != made.name for made in report.profiles)]
     report.profiles.sort(key=lambda p: -p.seconds)
 
 

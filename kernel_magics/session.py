@@ -518,6 +518,11 @@ class Session:
             report.speedups = self._time(builder, spec, cell, place)
         except (Exception, SystemExit, GeneratorExit) as e:
             report.speedups = Speedups("unavailable", f"timing failed: {_words(e)}", spec.time)
+        if builder.origin is not None:
+            timed = {c.name for c in report.speedups.calls if c.measured}
+            known = [c for c in builder.origin.speedups.calls if c.measured and c.name not in timed]
+            mine = [c for c in report.speedups.calls if c.name not in {x.name for x in known}]
+            report.speedups.calls = mine + [replace(c, earlier=True) for c in known]
         if not spec.repeat and spec.time is not None:
             calls = worth_timing(builder.calls, builder.r)
             with _told(report, "timing the kernels"):

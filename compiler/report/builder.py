@@ -384,6 +384,7 @@ class ReportBuilder:
                 len(failures) - 1,
                 self._now(),
                 e.facts.get("call"),
+                line_on_stack(self.r.source.file),
             )
         )
         what = self.r.recompiles[-1]

@@ -38,12 +38,17 @@ def code_at(file: str, line: int) -> CellSource:
     return CellSource("".join(lines), label(file), line) if lines else CellSource()
 
 
+_ON_ONE_LINE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")  # its first line is where it stands
+
+
 def line_on_stack(cell: str) -> int | None:
     """The line of a cell that is running; None where it is not known: the code of an entry has the cell's first."""
     frame = sys._getframe(1) if cell_number(cell) is not None else None
     while frame is not None and label(frame.f_code.co_filename) != cell:
         frame = frame.f_back
-    return frame.f_lineno if frame is not None and frame.f_lineno > frame.f_code.co_firstlineno else None
+    if frame is None or frame.f_lineno <= frame.f_code.co_firstlineno and frame.f_code.co_name not in _ON_ONE_LINE:
+        return None
+    return frame.f_lineno
 
 
 def runs_often(file: str, line: int) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from typing import Any
 
-from ..base.figures import count, seconds, size
+from ..base.figures import count, plural, seconds, size
+from ..base.labels import frame_words
+from .conclusions.waits import causes, subject
 from .schema import Change, RunDiff
 
 __all__ = ["diff"]
 
 _MOST_LINES = 80
 _CONTEXT = 1
+_ALIKE = 0.8  # times whose ratio is nearer to 1 are the same
+_BUSY = 0.1  # part of a run that waited for a core: its times are those of the machine
+_NAMED = 3
 
 
 def diff(before: Any, after: Any) -> RunDiff:
@@ -23,6 +29,7 @@ def diff(before: Any, after: Any) -> RunDiff:
         known = before.summary.status in order and after.summary.status in order
         better = order.index(after.summary.status) > order.index(before.summary.status) if known else None
         add(Change("outcome", before.summary.status, after.summary.status, better))
+    out.changes += _run_times(before, after)
     served = after.summary.compile_seconds == 0 < before.summary.compile_seconds
     if served:  # what was compiled before serves: it has not gone
         add(Change("compile time", seconds(before.summary.compile_seconds), "none: earlier entries served", True))
@@ -32,16 +39,21 @@ def diff(before: Any, after: Any) -> RunDiff:
         return out
     # of code that stayed as it was, another run uses other versions of the same functions: more or fewer, not better
     fewer = None if before.source.text == after.source.text else True
-    for name, words in (("graphs", "graphs"), ("breaks", "graph breaks"), ("recompiles", "recompiles")):
-        _number(out, words, getattr(before.summary, name), getattr(after.summary, name), fewer)
-    _number(out, "kernels", before.summary.kernels, after.summary.kernels)
+    versions = _versions(before, after)
+    for name, words, why in (
+        ("graphs", "graphs", versions),
+        ("breaks", "graph breaks", ""),
+        ("recompiles", "recompiles", _again(after)),
+    ):
+        _number(out, words, getattr(before.summary, name), getattr(after.summary, name), fewer, why)
+    _number(out, "kernels", before.summary.kernels, after.summary.kernels, why=versions)
     _number(out, "calls of torch's kernels", before.summary.externs, after.summary.externs)
-    _number(out, "guards", _guards(before), _guards(after), fewer)
+    _number(out, "guards", _guards(before), _guards(after), fewer, versions)
     _number(out, "work that ran eager", _total(before.fallbacks), _total(after.fallbacks), fewer=True)
     _times(out, before.speedups, after.speedups)
     a, b = before.summary.compile_seconds, after.summary.compile_seconds
     if a and b and not 0.8 < b / a < 1.25:
-        add(Change("compile time", seconds(a), seconds(b), b < a))
+        add(Change("compile time", seconds(a), seconds(b), b < a, _compiled_anew(after)))
     peak = [max((m.peak_bytes or 0 for m in r.memory), default=0) for r in (before, after)]
     if peak[0] != peak[1] and [g.name for g in before.graphs] == [g.name for g in after.graphs]:
         add(Change("peak memory of a plan", size(peak[0]), size(peak[1]), peak[1] < peak[0]))
@@ -68,9 +80,57 @@ def _options(out: RunDiff, before: Any, after: Any) -> None:
             out.changes.append(Change(f"option {name}", _value(old), _value(new)))
 
 
-def _number(out: RunDiff, what: str, before: int, after: int, fewer: bool | None = None) -> None:
+def _number(out: RunDiff, what: str, before: int, after: int, fewer: bool | None = None, why: str = "") -> None:
     if before != after:
-        out.changes.append(Change(what, count(before), count(after), None if fewer is None else after < before))
+        better = None if fewer is None else after < before
+        out.changes.append(Change(what, count(before), count(after), better, why))
+
+
+def _run_times(before: Any, after: Any) -> list[Change]:
+    """The run's wall time, and what of it was the program's own, where these differ clearly. One run says of no code
+    that it is faster: what else ran on the machine is told beside it."""
+    taken = {"compiling": "compiling", "starved": "waiting for a core"}
+    out = []
+    parts = [{kind: sum(p.seconds for p in r.wall.parts if p.kind == kind) for kind in taken} for r in (before, after)]
+    whole = [before.wall.seconds, after.wall.seconds]
+    own = [t - sum(p.values()) for t, p in zip(whole, parts)]
+    if all(whole) and not _ALIKE < whole[1] / whole[0] < 1 / _ALIKE:
+        most = max(taken, key=lambda kind: abs(parts[1][kind] - parts[0][kind]))
+        a, b = parts[0][most], parts[1][most]
+        why = f"{taken[most]}: {seconds(a)} then, {seconds(b)} now" if abs(b - a) > abs(own[1] - own[0]) else ""
+        out.append(Change("time of the run", seconds(whole[0]), seconds(whole[1]), None, why))
+    if all(t > 0 for t in own) and not _ALIKE < own[1] / own[0] < 1 / _ALIKE:
+        starved = [p["starved"] / t for p, t in zip(parts, whole)]
+        busy = (
+            f"other programs had the cores for {100 * starved[0]:.0f} % of that run, {100 * starved[1]:.0f} % of this"
+        )
+        why = busy if max(starved) > _BUSY else _calls(before, after)
+        out.append(Change("the program's own time", seconds(own[0]), seconds(own[1]), None, why))
+    return out
+
+
+def _calls(before: Any, after: Any) -> str:
+    a, b = (sum(e.hits or 0 for e in r.entries) for r in (before, after))
+    return f"{count(a)} compiled calls then, {count(b)} now" if a != b else ""
+
+
+def _versions(before: Any, after: Any) -> str:
+    """Functions of which more or fewer versions were at work."""
+    a, b = (Counter(frame_words(r.frames[e.frame].name) for e in r.entries) for r in (before, after))
+    rows = [f"`{name}` {a[name]} → {b[name]}" for name in dict.fromkeys([*a, *b]) if a[name] != b[name]]
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return f"entries in use: {', '.join(rows[:_NAMED])}{more}" if rows else ""
+
+
+def _again(r: Any) -> str:
+    """What made this run compile again."""
+    return "; ".join(dict.fromkeys(f"`{subject(c)}` changed ({c.expected} → {c.got})" for c in causes(r)[:_NAMED]))
+
+
+def _compiled_anew(r: Any) -> str:
+    made = len({e.entry for e in r.timeline if e.kind == "entry"})
+    there = len(r.entries) - made
+    return f"{plural(made, 'entry', 'entries')} compiled, {there} were there" if there > 0 else ""
 
 
 def _total(rows: Any) -> int:

@@ -97,7 +97,10 @@ def render(r: Any) -> str:
 
 def _previous(r: Any) -> list[str]:
     words = {True: " (better)", False: " (worse)", None: ""}
-    rows = [f"  {c.what}: {c.before or '–'} → {c.after or '–'}{words[c.better]}" for c in r.previous.changes]
+    rows = [
+        f"  {c.what}: {c.before or '–'} → {c.after or '–'}{words[c.better]}{'; ' * bool(c.why)}{c.why}"
+        for c in r.previous.changes
+    ]
     return rows + [f"  {sign} {line}" for sign, line in r.previous.source]
 
 

@@ -307,6 +307,7 @@ class Recompile:
     others: int = 0  # further entries of the frame that failed as well
     time: float = 0.0
     at_call: int | None = None  # which compiled call of the function it was, from 1, those of earlier cells included
+    called: int | None = None  # the line of the cell that made that call, where it is known
 
 
 @dataclass
@@ -507,13 +508,15 @@ class CallTiming:
     break_even_calls: int | None = None
     break_even_reason: str = ""
     backward: bool = False  # the graphs' backward passes are in the times
+    earlier: bool = False  # timed by the run that compiled it; entries of that run served this one
 
     def what(self, profiles: Any = ()) -> str:
         """What its times are of, in words. `profiles`: the report's, which know what follows a call."""
         graphs = "its graphs alone, forward and backward" if self.backward else "its graphs alone, forward"
         followed = any(p.name == self.name and p.how == "call" and p.backward for p in profiles)
         call = "the call, end to end" + ", without the backward pass that follows" * followed
-        return {"call": call, "graphs": graphs, "cell": "the whole cell"}.get(self.measured, "not measured")
+        what = {"call": call, "graphs": graphs, "cell": "the whole cell"}.get(self.measured, "not measured")
+        return what + ", as timed by the run that compiled it" * self.earlier
 
 
 @dataclass
@@ -731,6 +734,7 @@ class Change:
     before: str
     after: str
     better: bool | None = None
+    why: str = ""  # where the report knows the cause
 
 
 @dataclass

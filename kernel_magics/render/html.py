@@ -279,9 +279,9 @@ def _ranks(r: Any) -> str:
 def _previous(r: Any) -> str:
     """What differs from the run before; empty where there was none, or nothing does."""
     words = {True: "better", False: "worse", None: ""}
-    rows = [[c.what, code(c.before), code(c.after), words[c.better]] for c in r.previous.changes]
+    rows = [[c.what, code(c.before), code(c.after), words[c.better], c.why] for c in r.previous.changes]
     lines = "".join(f"<div>{code(f'{way} {line}')}</div>" for way, line in r.previous.source)
-    return (table(rows, ["what", "before", "now", ""]) if rows else "") + lines
+    return (table(rows, ["what", "before", "now", "", "why"]) if rows else "") + lines
 
 
 def _is_code(text: str) -> bool:

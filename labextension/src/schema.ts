@@ -230,6 +230,8 @@ export interface Recompile {
   others: number;
   /** Which call of the function it was, from 1. */
   at_call?: number | null;
+  /** The line of the cell that made that call. */
+  called?: number | null;
   time: number;
 }
 
@@ -385,6 +387,8 @@ export interface CallTiming {
   break_even_reason: string;
   /** The graphs' backward passes are in the times. */
   backward?: boolean;
+  /** Timed by the earlier run that compiled it. */
+  earlier?: boolean;
 }
 
 export interface Speedups {
@@ -426,6 +430,8 @@ export interface Change {
   before: string;
   after: string;
   better: boolean | null;
+  /** The cause, where the report knows it. */
+  why?: string;
 }
 
 /** The run of the same cell before this one; `report` is empty where there was none. */

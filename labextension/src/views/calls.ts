@@ -8,35 +8,83 @@ import { t } from '../texts';
 interface Row {
   entry: number;
   name: string;
+  /** The backward passes of the entry, which are compiled when the first of each is called for. */
+  backward: boolean;
   /** Compiled in this run. */
   made: boolean;
+  /** Seconds for which calls waited, and how many did. */
+  waited: number;
+  waits: number;
   causes: Recompile[];
   /** Numbers or other values that may be another at each call. */
   varying: string[];
+  /** Of those that vary for other entries: the values that this one was compiled for. */
+  fixed: string[];
 }
 
+/** How the text of a wait ends that no entry came of (compiler/report/conclusions/waits.py). */
+const BACKWARD = 'a backward pass';
 const VARYING = ['FLOAT', 'INT_SYMBOL'];
 const MOST_VARYING = 3;
 const ROWS = 24;
 
-/** One row an entry, in the order in which they were made; null where there is none. */
+/** What entries take at any value, by name. */
+export function varyingNames(report: Report, entry?: number): Set<string> {
+  const of = report.guards.filter(g => VARYING.includes(g.kind) && (entry === undefined || g.entry === entry));
+  return new Set(of.map(g => g.source).filter(name => name));
+}
+
+/** One row an entry, in the order in which they were made, each followed by its backward passes that were waited for. */
+export function callRows(report: Report): Row[] {
+  const made = new Set(report.timeline.filter(e => e.kind === 'entry').map(e => e.entry));
+  const led = report.timeline.filter(e => e.kind === 'recompile').map(e => e.entry);
+  const all = varyingNames(report);
+  return report.entries.flatMap((e, entry): Row[] => {
+    const row = { entry, name: frameWords(report.frames[e.frame]?.name ?? ''), made: made.has(entry) };
+    const waited = row.made ? e.seconds : 0;
+    const own = varyingNames(report, entry);
+    const passes = report.timeline.filter(x => x.kind === 'compile' && x.entry === entry && x.text.endsWith(BACKWARD));
+    return [
+      {
+        ...row,
+        backward: false,
+        waited,
+        waits: waited ? 1 : 0,
+        causes: report.recompiles.filter((_, i) => led[i] === entry),
+        varying: [...own],
+        fixed: report.guards
+          .filter(g => g.entry === entry && g.kind === 'EQUALS' && all.has(g.source) && !own.has(g.source))
+          .map(g => g.text)
+      },
+      ...(passes.length
+        ? [
+            {
+              ...row,
+              backward: true,
+              waited: passes.reduce((sum, x) => sum + x.seconds, 0),
+              waits: passes.length,
+              causes: [],
+              varying: [],
+              fixed: []
+            }
+          ]
+        : [])
+    ];
+  });
+}
+
+/** How often a backward graph of the entry ran in this run. */
+function backwardRuns(report: Report, entry: number): number | null {
+  const partition = report.partitions.find(p => p.graph !== null && p.graph === report.entries[entry].graph);
+  const runs = (partition?.backward ?? []).map(b => report.graphs[b]?.runs ?? null);
+  return runs.some(n => n === null) ? null : runs.reduce((sum: number, n) => sum + n!, 0);
+}
+
 export function callsView(report: Report, go: (ref: string) => void): HTMLElement | null {
   if (!report.entries.length) {
     return null;
   }
-  const made = new Set(report.timeline.filter(e => e.kind === 'entry').map(e => e.entry));
-  const led = report.timeline.filter(e => e.kind === 'recompile').map(e => e.entry);
-  const rows = report.entries.map((e, entry): Row => ({
-    entry,
-    name: frameWords(report.frames[e.frame]?.name ?? ''),
-    made: made.has(entry),
-    causes: report.recompiles.filter((_, i) => led[i] === entry),
-    varying: [
-      ...new Set(
-        report.guards.filter(g => g.entry === entry && VARYING.includes(g.kind) && g.source).map(g => g.source)
-      )
-    ]
-  }));
+  const rows = callRows(report);
   const element = section(
     t('Call by call: what served, what compiled, and why'),
     table<Row>(
@@ -44,12 +92,17 @@ export function callsView(report: Report, go: (ref: string) => void): HTMLElemen
         {
           title: t('function'),
           cell: r => {
-            const on = report.entries[r.entry].goes_on;
+            const { goes_on: on, inlined } = report.entries[r.entry];
+            const also = report.frames.map(f => f.name).filter(name => inlined.includes(name));
             return [
               r.name,
-              on === null || on === undefined
-                ? ''
-                : h('div.tc-muted', null, on ? t('from line {0} on, after the break', on) : t('what follows a break'))
+              r.backward ? h('div.tc-muted', null, t('its backward passes')) : null,
+              r.backward || on === null || on === undefined
+                ? null
+                : h('div.tc-muted', null, on ? t('from line {0} on, after the break', on) : t('what follows a break')),
+              !r.backward && also.length
+                ? h('div.tc-muted', null, t('with its calls of {0}', also.map(frameWords).join(', ')))
+                : null
             ];
           }
         },
@@ -57,13 +110,18 @@ export function callsView(report: Report, go: (ref: string) => void): HTMLElemen
         {
           title: t('calls'),
           number: true,
-          cell: r => count(report.entries[r.entry].hits),
+          cell: r => count(r.backward ? backwardRuns(report, r.entry) : report.entries[r.entry].hits),
           hint: t('that this entry served, with the one that compiled it')
         },
         {
           title: t('waited'),
           number: true,
-          cell: r => (r.made && report.entries[r.entry].seconds ? seconds(report.entries[r.entry].seconds) : '–'),
+          cell: r =>
+            r.waits > 1
+              ? t('{0}, in {1}', seconds(r.waited), plural(r.waits, 'wait'))
+              : r.waits
+                ? seconds(r.waited)
+                : '–',
           hint: t('for the compiler, in the call that compiled it')
         },
         { title: t('why it compiled, and why other calls did not'), cell: r => why(report, r) }
@@ -89,13 +147,17 @@ export function callsView(report: Report, go: (ref: string) => void): HTMLElemen
 }
 
 function why(report: Report, r: Row): Child[] {
+  if (r.backward) {
+    return [t('compiled when backward() first came there; what is computed depends on which gradients are asked for')];
+  }
   const { hits, goes_on } = report.entries[r.entry];
   const others = hits === null ? 0 : hits - (r.made ? 1 : 0);
   const first = !r.made
     ? [t('compiled by an earlier run of the cell, or by another cell')]
     : r.causes.length
       ? [
-          r.causes[0].at_call ? t('call {0} compiled again: ', r.causes[0].at_call) : t('compiled again: '),
+          ...prose(callWords(r.causes[0])),
+          t(' compiled again: '),
           ...r.causes.flatMap((c, i) => [
             i ? '; ' : '',
             ...prose(`\`${changed(c)}\``),
@@ -122,8 +184,18 @@ function why(report: Report, r: Row): Child[] {
           t('; any value serves of '),
           ...r.varying.slice(0, MOST_VARYING).flatMap((name, i): Child[] => [i ? ', ' : '', h('code', null, name)])
         ]
+      : []),
+    ...(r.fixed.length
+      ? [t('; another value would compile anew: '), ...prose(r.fixed.slice(0, MOST_VARYING).join(', '))]
       : [])
   ];
+}
+
+/** `call 2 of `f`, from line 12`: calls that became part of another compiled function are not counted. */
+export function callWords(r: Recompile): string {
+  const name = frameWords(r.frame_name);
+  const which = r.at_call ? t('call {0} of `{1}`', r.at_call, name) : t('a call of `{0}`', name);
+  return r.called ? t('{0}, from line {1},', which, r.called) : which;
 }
 
 const quoted = (text: string) => (text.includes('`') ? text : `\`${text}\``);

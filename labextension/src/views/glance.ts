@@ -1,13 +1,14 @@
 /** What a reader of a report asks first, each with its answer in a few words and the way to the rest. */
 
 import { Child, h, prose, section } from '../dom';
-import { bytes, changed, frameWords, place, plural, seconds } from '../format';
+import { bytes, changed, place, plural, seconds } from '../format';
 import { lineShares } from '../listing';
 import { NumericError, PartitionValue, Report } from '../schema';
 import { mainGraph, Model } from '../selection';
 import { t } from '../texts';
 import { keptInside } from './kept';
 import { readers } from './memory';
+import { callRows, callWords, varyingNames } from './calls';
 import { exponent } from './numerics';
 import { ViewContext } from './view';
 
@@ -182,15 +183,23 @@ function largest(v: PartitionValue | undefined, read: Map<string, string>): Chil
 }
 
 function waited(report: Report): Row {
-  const waits = report.timeline.filter(e => e.kind === 'compile');
-  const longest = [...waits].sort((a, b) => b.seconds - a.seconds)[0];
-  const name = longest && longest.frame !== null ? frameWords(report.frames[longest.frame]?.name ?? '') : '';
+  const rows = callRows(report).filter(r => r.waits);
+  const longest = [...rows].sort((a, b) => b.waited - a.waited)[0];
+  const passes = rows.filter(r => r.backward).reduce((sum, r) => sum + r.waits, 0);
+  const calls = rows.filter(r => !r.backward).length;
+  const both = [calls ? plural(calls, 'call') : '', passes ? plural(passes, 'backward pass', 'backward passes') : ''];
+  const name = longest ? (longest.backward ? t('backward of {0}', longest.name) : longest.name) : '';
   return {
     question: t('Which call waited for the compiler?'),
     answer: longest
-      ? waits.length > 1
-        ? t('{0} waited, the longest for {1}: {2}', plural(waits.length, 'call'), seconds(longest.seconds), name)
-        : t('one, for {0}: {1}', seconds(longest.seconds), name)
+      ? calls + passes > 1
+        ? t(
+            '{0} waited, longest {1}: {2}',
+            both.filter(Boolean).join(t(' and ')),
+            seconds(longest.waited),
+            `${name} (#${longest.entry})`
+          )
+        : t('one, for {0}: {1}', seconds(longest.waited), name)
       : report.summary.compile_seconds
         ? seconds(report.summary.compile_seconds)
         : t('none: earlier entries served'),
@@ -215,12 +224,12 @@ function again(report: Report): Row | null {
   if (!first) {
     return null;
   }
-  const name = frameWords(first.frame_name);
   const more = report.recompiles.length - 1;
   return {
     question: t('Why did it compile again?'),
     answer: [
-      ...prose(first.at_call ? t('call {0} of `{1}`: ', first.at_call, name) : t('`{0}`: ', name)),
+      ...prose(callWords(first)),
+      ': ',
       ...prose(t('`{0}` changed from ', changed(first))),
       ...prose(first.expected.includes('`') ? first.expected : `\`${first.expected}\``),
       t(' to '),
@@ -234,7 +243,10 @@ function again(report: Report): Row | null {
 /** What is given to a call, as far as its guards know it: tensors by their shapes, other values as they are. */
 function next(report: Report): Row {
   const given = report.guards.filter(g => g.cls !== 'dropped' && /^\w+$/.test(g.source));
-  const names = (kinds: string[]) => [...new Set(given.filter(g => kinds.includes(g.kind)).map(g => g.source))];
+  const any = varyingNames(report);
+  const names = (kinds: string[]) => [
+    ...new Set(given.filter(g => kinds.includes(g.kind) && !any.has(g.source)).map(g => g.source))
+  ];
   const some = (all: string[]): Child[] => [
     ...all.slice(0, NAMES).flatMap((name, i) => [i ? ', ' : '', h('code', null, name)]),
     all.length > NAMES ? t(' and {0} more', all.length - NAMES) : ''

@@ -3,7 +3,7 @@
 import { append, Child, clear, Column, empty, h, prose, section, table } from '../dom';
 import { changed, count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
-import { callsView } from './calls';
+import { callsView, callWords } from './calls';
 import { forecastForm } from './forecast';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
@@ -183,17 +183,7 @@ function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement
   return h(
     isBenign(r) ? 'article.tc-card.tc-card-quiet' : 'article.tc-card',
     { tabindex: -1 },
-    h(
-      'h4',
-      null,
-      h('code', null, changed(r)),
-      t(' changed '),
-      h(
-        'span.tc-muted',
-        null,
-        r.at_call ? t('at call {0} of {1}', r.at_call, frameWords(r.frame_name)) : t('in {0}', frameWords(r.frame_name))
-      )
-    ),
+    h('h4', null, h('code', null, changed(r)), t(' changed '), h('span.tc-muted', null, ...prose(callWords(r)))),
     h(
       'dl.tc-versus',
       null,

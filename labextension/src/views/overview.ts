@@ -274,7 +274,8 @@ function previous(report: Report): HTMLElement | null {
                   ? null
                   : h(c.better ? 'span.tc-gain-up' : 'span.tc-gain-down', null, c.better ? t(' better') : t(' worse'))
               ]
-            }
+            },
+            { title: t('why'), cell: c => prose(c.why ?? '') }
           ],
           p.changes,
           { label: t('Changes since the last run'), limit: 12 }

@@ -217,6 +217,7 @@ function callFigures(
     whereOf(call, line => t(' at line {0}', line)),
     ', ',
     MEASURED_WORDS[measuredOf(call, report)] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')),
+    call.earlier ? t('; timed by the run that compiled it') : '',
     call.measured === 'graphs' && call.why_not ? h('span.tc-muted', null, ` (${call.why_not})`) : null
   );
   if (!timed.length) {
