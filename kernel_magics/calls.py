@@ -125,8 +125,9 @@ def _effects_elsewhere(report: Any, own: Collection[int], calls: Sequence[EntryC
     are `global ...`.
     """
     out = []
+    of_cell = any(report.frames[i].name.startswith("<module>") for i in own)
     for i, f in enumerate(report.frames):
-        if i in own or f.name == "<module>":
+        if i in own or f.name == "<module>" or f.name.startswith("<module>.") and not of_cell:  # nobody calls a cell
             continue
         if f.status in ("skipped", "limit", "error"):
             out.append(f"{frame_words(f.name)} runs as plain Python")

@@ -31,6 +31,7 @@ SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", 
 # Of several marks on one line the first of these wins: what a person can act on comes first.
 _PRIORITY = ("break", "guard", "eager", "captured")
 _MAX_FINDINGS = 3
+_LITTLE_COMPILING, _LITTLE = 0.05, 0.02  # seconds, and part of the run: compiling again that is nothing to avoid
 _NO_TENSORS = "nothing to compile: no tensor code ran"
 _MOST_WORDS = 400  # characters of a sentence that holds what the program said
 
@@ -40,6 +41,10 @@ def finish(r: Any, served: int = 0) -> None:
     _forget_own_error(r)
     excuse_breaks(r)
     name_first_breaks(r)
+    for i, f in enumerate(r.frames):  # (harmless or not is known only now)
+        ended = [b for b in r.graph_breaks if b.frame == i]
+        if f.status == "partly" and not f.reason and ended and all(b.harmless for b in ended):
+            f.status = "compiled"
     r.marks = _marks(r)
     r.findings = [*r.notes, *_findings(r)][:_MAX_FINDINGS]
     m = r.summary = s.Summary()
@@ -413,11 +418,12 @@ def _compiled_again(r: Any) -> list[s.Finding]:
         if NO_NAME in what and (c.frame, c.suggestion) in named:  # the same, seen after a break
             continue
         times = f" {len(which)} times" if len(which) > 1 else ""
-        text, action = _with_action(
-            f"{_called(c.frame_name)} was compiled again{times} because {what} changed ({c.expected} → {c.got})",
-            c.suggestion,
-        )
         cost = sum(took[n] for n in which) or None
+        text = f"{_called(c.frame_name)} was compiled again{times} because {what} changed ({c.expected} → {c.got})"
+        if cost is not None and len(which) < 3 and cost < max(_LITTLE_COMPILING, _LITTLE * r.wall.seconds):
+            text, action = f"{text}: it took {seconds(cost)}, which is nothing to avoid", ""
+        else:
+            text, action = _with_action(text, c.suggestion)
         severity = "info" if len(which) < 3 else "warning"
         out.append(s.Finding(severity, text, action, f"recompiles/{which[-1]}", c.line, cost))
     return out

@@ -349,7 +349,7 @@ def _memory(r: Any) -> list[str]:
 
 
 def _cache(r: Any) -> list[str]:
-    return table([[c.what, "hit" if c.hit else "miss", c.key, f"{c.count}×", c.reason] for c in r.cache], right=(3,))
+    return table([[c.what, c.result, c.key, f"{c.count}×", c.reason] for c in r.cache], right=(3,))
 
 
 def _fallbacks(r: Any) -> list[str]:

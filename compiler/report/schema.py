@@ -424,6 +424,11 @@ class CacheLookup:
     reason: str = ""
     count: int = 1
 
+    @property
+    def result(self) -> str:
+        new = self.reason.startswith("no kernel of this name was compiled before")
+        return "hit" if self.hit else "new" if new else "miss"
+
 
 @dataclass
 class Fallback:

@@ -746,7 +746,7 @@ def _timeline(r: Any) -> str:
 def _cache(r: Any) -> str:
     return (
         table(
-            [[c.what, "hit" if c.hit else "miss", code(c.key), f"{c.count}×", c.reason] for c in r.cache],
+            [[c.what, c.result, code(c.key), f"{c.count}×", c.reason] for c in r.cache],
             ["what", "", "key", "", "why"],
             (3,),
         )

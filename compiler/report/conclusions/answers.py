@@ -209,11 +209,10 @@ def raise_peaks(r: Any) -> None:
     name = _PEAKS["float32"]
     if not r.environment.get(name):
         return
-    for g in r.graphs:
-        wide = g.lowered.named(_PRODUCTS, "float32").keys()
-        for k in (r.kernels[i] for i in g.kernels):
-            if k.flops and k.seconds and not wide.isdisjoint(k.origins):
-                r.environment[name] = max(float(r.environment[name]), k.flops / k.seconds)
+    wide = [g.lowered.named(_PRODUCTS, "float32").keys() for g in r.graphs]
+    for k in r.kernels:
+        if k.flops and k.seconds and k.graph is not None and not wide[k.graph].isdisjoint(k.origins):
+            r.environment[name] = max(float(r.environment[name]), k.flops / k.seconds)
 
 
 def _faster_in_16_bits(r: Any) -> float:

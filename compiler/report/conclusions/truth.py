@@ -84,15 +84,27 @@ def excuse_breaks(r: Any) -> None:
 
 
 def name_first_breaks(r: Any) -> None:
-    """A backward() that breaks because the graph that computed the loss had ended: what to change is what ended it."""
+    """A backward() that breaks because the graph that computed the loss had ended: what to change is what ended it.
+    Where nothing of the cell did, the loss was computed before: a cell can't be called from outside of itself."""
     for i, b in enumerate(r.graph_breaks):
         if b.kind != "backward" or b.harmless or "goes on into what computed" not in b.reason:
             continue
-        before = (c for c in r.graph_breaks[:i] if c.frame == b.frame and c.kind != "backward" and not c.harmless)
+        owner = _owner(r, b)
+        before = (c for c in r.graph_breaks[:i] if _owner(r, c) == owner and c.kind != "backward" and not c.harmless)
         first = next(before, None)
+        if first is None and owner == "<module>" and all(c.harmless or c.kind == "backward" for c in r.graph_breaks):
+            b.harmless, b.fix = True, None
+            b.remedy = (
+                "no change is needed: forward and backward are compiled, and autograd runs the one after the other"
+            )
         if first is not None:
             where = f"line {first.line}" if first.file == b.file else f"{first.file}:{first.line}"
             b.remedy = f"change {where} first: without the break there, backward() is part of the graph"
+
+
+def _owner(r: Any, b: Any) -> str:
+    """The function that a break is in; a loop of it is compiled as a function of its own."""
+    return "" if b.frame is None else r.frames[b.frame].name.partition(".<loop at line ")[0]
 
 
 def unused_share(r: Any) -> tuple[float, str]:

@@ -182,7 +182,7 @@ def graph_calls(r: Any) -> dict[int, int]:
     calls = {graph: max(1, n) for graph, n in calls.items()}
     for p in r.partitions:
         for b in p.backward:
-            runs = r.graphs[b].runs
+            runs = r.graphs[b].runs if b < len(r.graphs) else None
             calls[b] = calls.get(p.graph, 1) if runs is None else runs
     return calls
 

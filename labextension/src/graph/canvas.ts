@@ -264,10 +264,10 @@ export class GraphCanvas {
           this.events.toggle(group);
         }
       },
-      ArrowDown: () => this.walk('down'),
-      ArrowUp: () => this.walk('up'),
-      ArrowLeft: () => this.walk('left'),
-      ArrowRight: () => this.walk('right'),
+      ArrowDown: () => this.walk('down', event.shiftKey),
+      ArrowUp: () => this.walk('up', event.shiftKey),
+      ArrowLeft: () => this.walk('left', event.shiftKey),
+      ArrowRight: () => this.walk('right', event.shiftKey),
       W: () => {
         this.ty += pan;
         this.invalidate();
@@ -293,13 +293,13 @@ export class GraphCanvas {
     }
   }
 
-  /** To an input, a reader, or the neighbour in the same layer. */
-  private walk(direction: 'up' | 'down' | 'left' | 'right'): void {
+  /** To an input, a reader, or the neighbour in the same layer; `extend`: it is chosen beside the first. */
+  private walk(direction: 'up' | 'down' | 'left' | 'right', extend = false): void {
     const { layout } = this;
     if (!layout) {
       return;
     }
-    const from = this.drawing.selected[0];
+    const from = this.drawing.selected[extend ? this.drawing.selected.length - 1 : 0];
     if (!from) {
       this.events.choose(layout.boxes[0] ?? null, false);
       return;
@@ -322,7 +322,7 @@ export class GraphCanvas {
       next = row[0];
     }
     if (next) {
-      this.events.choose(next, false);
+      this.events.choose(next, extend);
       this.reveal(next);
     }
   }
@@ -373,7 +373,7 @@ export class GraphCanvas {
   private describe(box: Box): string {
     const cost = this.cost(box.item);
     const took = cost
-      ? `\n${t('{0}, {1} % of what was profiled', seconds(cost.seconds), Math.round(100 * cost.share))}`
+      ? `\n${cost.of ?? t('{0}, {1} % of what was profiled', seconds(cost.seconds), Math.round(100 * cost.share))}`
       : '';
     if (box.item.kind === 'group') {
       return `${box.item.path}\n${t('{0}, double click to open', plural(size(box.item), 'operation'))}${took}`;

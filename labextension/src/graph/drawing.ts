@@ -8,7 +8,8 @@ import { t } from '../texts';
 import { Group, Item, size } from './tree';
 
 /** Seconds of what a box stands for, and its share of all that was profiled; null where nothing is known. */
-export type Cost = (item: Item) => { seconds: number; share: number } | null;
+/** `of`: words for an operation that is a part of a kernel, whose own time nobody can measure. */
+export type Cost = (item: Item) => { seconds: number; share: number; of?: string } | null;
 
 export interface Rectangle {
   x: number;

@@ -9,11 +9,13 @@ import { VirtualList } from '../virtual';
 import { compare, offer, Other, others } from './compare';
 import { passesElement, removedNodes } from './passes';
 import { GraphCanvas } from './canvas';
+import { Cost } from './drawing';
 import { Box, Layout, layout } from './layout';
 import { Minimap } from './minimap';
 import { measure } from './shapes';
 import { buildTree, Group, initiallyOpen, Item, size, Tree } from './tree';
 import { costsOf } from '../profile/spans';
+import { MARK_WORDS, valueFacts, Values } from './values';
 import { whyElement } from './why';
 import { hostOf } from '../host';
 import { question } from '../views/controls';
@@ -46,23 +48,6 @@ const RAN_WORDS: { [ran: string]: string } = words({
 });
 
 const levelsOf = (model: Model, graph: number) => model.levels(graph);
-
-/** What the kernel says of a node's values (compiler/report/node_values.py). */
-interface Values {
-  node: string;
-  dtype: string;
-  count: number;
-  sample: (number | string)[];
-  min: number | null;
-  max: number | null;
-  mean: number | null;
-  nan: number;
-  inf: number;
-  zero: number;
-  mark: 'nan' | 'inf' | 'large' | '';
-}
-
-const MARK_WORDS: { [mark: string]: string } = words({ nan: 'NaN', inf: 'infinite', large: 'near overflow' });
 
 export class GraphView {
   readonly element: HTMLElement;
@@ -163,7 +148,7 @@ export class GraphView {
    * What the profiled calls spend in a node's library call or kernel, or in the operations of a group: a kernel's time
    * in equal parts.
    */
-  private costOf(item: Item): { seconds: number; share: number } | null {
+  private costOf(item: Item): ReturnType<Cost> {
     const costs = costsOf(this.model.report);
     if (!costs.total || this.state.level === 'captured') {
       return null;
@@ -185,7 +170,21 @@ export class GraphView {
           : this.tree!.order.slice(item.first, item.last + 1).reduce((sum, i) => sum + of(this.nodes[i]), 0);
       this.known.set(item, cost);
     }
-    return cost > 0 ? { seconds: cost, share: cost / costs.total } : null;
+    if (!(cost > 0)) {
+      return null;
+    }
+    const kernel = item.kind === 'leaf' ? item.node.kernel : null;
+    const parts = kernel === null ? 1 : this.kernelParts.get(kernel)!;
+    const of =
+      parts > 1
+        ? t(
+            'one of {0} of a kernel that takes {1}, {2} % of what was profiled',
+            plural(parts, 'operation'),
+            seconds(cost * parts),
+            Math.round((100 * cost * parts) / costs.total)
+          )
+        : undefined;
+    return { seconds: cost, share: cost / costs.total, of };
   }
 
   // ---------------------------------------------------------------------------------------------- toolbar
@@ -584,30 +583,6 @@ export class GraphView {
     this.details.append(h('div', null, go, out));
   }
 
-  private valueFacts(node: GraphNode): Child[] {
-    const v = this.values.get(node.name);
-    if (!v) {
-      return [];
-    }
-    const short = (x: number | string | null) =>
-      typeof x === 'number' ? String(Number(x.toPrecision(4))) : (x ?? '–');
-    return [
-      this.fact(t('range'), t('{0} … {1}, mean {2}', short(v.min), short(v.max), short(v.mean))),
-      v.mark
-        ? this.fact(
-            t('marked'),
-            h(
-              'span.tc-gain-down',
-              null,
-              `${MARK_WORDS[v.mark]}${v.nan ? `, ${count(v.nan)} NaN` : ''}${v.inf ? `, ${count(v.inf)} ∞` : ''}`
-            )
-          )
-        : null,
-      v.zero ? this.fact(t('zeros'), t('{0} of {1}', count(v.zero), count(v.count))) : null,
-      this.fact(t('first values'), h('code', null, v.sample.map(short).join('  ')))
-    ];
-  }
-
   private fact(name: string, value: Child): HTMLElement {
     return h('div.tc-fact', null, h('dt', null, name), h('dd', null, value));
   }
@@ -673,7 +648,7 @@ export class GraphView {
           'p.tc-muted',
           null,
           t(
-            'Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are not one kernel. Arrow keys walk along the edges.'
+            'Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are one kernel or two. Arrow keys walk along the edges, with shift to a second one.'
           )
         )
       );
@@ -716,9 +691,9 @@ export class GraphView {
         null,
         tensorType(node) ? this.fact(t('type'), tensorType(node)) : null,
         size !== null ? this.fact(t('result'), bytes(size)) : null,
-        ...this.valueFacts(node),
+        ...valueFacts(this.values.get(node.name)).map(([name, value]) => this.fact(name, value)),
         node.stride ? this.fact(t('strides'), node.stride.join(', ')) : null,
-        cost ? this.fact(t('time'), `${seconds(cost.seconds)}, ${Math.round(100 * cost.share)} %`) : null,
+        cost ? this.fact(t('time'), cost.of ?? `${seconds(cost.seconds)}, ${Math.round(100 * cost.share)} %`) : null,
         node.module ? this.fact(t('module'), node.module) : null,
         node.line ? this.fact(t('from'), place(node.file, node.line, report.source.file)) : null,
         node.kernel !== null && report.kernels[node.kernel]

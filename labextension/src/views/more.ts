@@ -181,6 +181,9 @@ function lineOf(f: Frame): number {
   return Number(/<loop at line (\d+)>$/.exec(f.name)?.[1] ?? f.line);
 }
 
+/** The reason of a lookup that nothing could have served: no miss to look into. */
+const NEW = /^no kernel of this name was compiled before/;
+
 /** What was looked up for one reason is one row; misses first. */
 function cacheTable(lookups: CacheLookup[]): HTMLElement {
   const rows = new Map<string, CacheLookup[]>();
@@ -191,7 +194,11 @@ function cacheTable(lookups: CacheLookup[]): HTMLElement {
   const sorted = [...rows.values()].sort(([a], [b]) => Number(a.hit) - Number(b.hit));
   return table(
     [
-      { title: t('result'), short: true, cell: r => (r[0].hit ? t('● hit') : t('○ miss')) },
+      {
+        title: t('result'),
+        short: true,
+        cell: r => (r[0].hit ? t('● hit') : NEW.test(r[0].reason) ? t('○ new') : t('○ miss'))
+      },
       { title: t('times'), number: true, cell: r => count(r.reduce((n, c) => n + c.count, 0)) },
       {
         title: t('what'),

@@ -216,6 +216,8 @@ function findings(report: Report, go: (ref: string) => void): HTMLElement {
       )
     );
   }
+  // (what to change, and the change as lines, stands once: in the ranked answer where it has one)
+  const ranked = new Set(report.answers.filter(a => a.action).map(a => `${a.ref} ${a.action}`));
   return section(
     t('Findings'),
     h(
@@ -231,15 +233,17 @@ function findings(report: Report, go: (ref: string) => void): HTMLElement {
             prose(f.text),
             f.cost_seconds ? h('span.tc-muted', null, t(' costs {0}', seconds(f.cost_seconds))) : null
           ),
-          f.action
-            ? h(
-                'div.tc-remedy',
-                null,
-                h('span.tc-label', null, t('what to change')),
-                h('span', null, ...prose(f.action))
-              )
-            : null,
-          fixOf(report, f),
+          ranked.has(`${f.ref} ${f.action}`)
+            ? h('div.tc-muted', null, t('what to change stands above'))
+            : f.action
+              ? h(
+                  'div.tc-remedy',
+                  null,
+                  h('span.tc-label', null, t('what to change')),
+                  h('span', null, ...prose(f.action))
+                )
+              : null,
+          ranked.has(`${f.ref} ${f.action}`) ? null : fixOf(report, f),
           f.ref
             ? h(
                 'button.tc-link',
