@@ -421,7 +421,7 @@ def _compiled_again(r: Any) -> list[s.Finding]:
         cost = sum(took[n] for n in which) or None
         text = f"{_called(c.frame_name)} was compiled again{times} because {what} changed ({c.expected} → {c.got})"
         if cost is not None and len(which) < 3 and cost < max(_LITTLE_COMPILING, _LITTLE * r.wall.seconds):
-            text, action = f"{text}: it took {seconds(cost)}, which is nothing to avoid", ""
+            text, action = f"{text}; nothing to avoid", ""
         else:
             text, action = _with_action(text, c.suggestion)
         severity = "info" if len(which) < 3 else "warning"

@@ -19,7 +19,7 @@ function fill(element: Element, attributes: Attributes, children: Child[]): void
         (element as HTMLElement).style.setProperty(key, String(text));
       }
     } else {
-      element.setAttribute(name, value === true ? '' : String(value));
+      element.setAttribute(name, value === true && !name.startsWith('aria-') ? '' : String(value));
     }
   }
   append(element, children);

@@ -153,6 +153,26 @@ def test_costs_and_strides_stand_with_a_node(browser: Any, tmp_path: Path) -> No
         assert not problems
 
 
+def test_a_pair_is_chosen_by_the_overview_and_by_keys(browser: Any, tmp_path: Path) -> None:
+    report = CompileReport.from_json(json.dumps(sample_report()))
+    report.graphs[0].unfused = [["mm", "add", "mm is a library call (matrix product)"]]
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        page.locator("dt", has_text="Why are two operations two kernels?").locator("xpath=..").locator("button").click()
+        details = page.locator(".tc-graph-details")
+        assert details.locator("h4").inner_text() == "mm and add"
+        assert "mm is a library call (matrix product)" in details.inner_text()
+        chosen = page.locator(".tc-graph-table [aria-selected=true]")
+        page.locator(".tc-tool", has_text="table").click()
+        assert sorted(row.split()[0] for row in chosen.all_inner_texts()) == ["%add", "%mm"], "both are seen as chosen"
+        page.locator(".tc-tool", has_text="table").click()
+        details.locator(".tc-link", has_text="mm").first.click()
+        assert details.locator("h4").inner_text() == "mm"
+        page.locator(".tc-graph-canvas").focus()
+        page.keyboard.press("Shift+ArrowDown")
+        assert details.locator("h4").inner_text().startswith("mm and ")
+        assert not problems
+
+
 KERNEL = """() => document.addEventListener('tcompile-host', event => {
   event.detail.host = { ask: async (question, facts) => {
     window.asked = [question, facts];

@@ -41,6 +41,36 @@ def test_a_workflow_calls_make_targets_and_may_only_read(path):
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
 
 
+# What a runner would refuse, or silently pass over: names that it does not know, and values that nothing sets.
+KNOWN = {
+    "workflow": {"name", True, "permissions", "concurrency", "jobs"},  # (YAML reads `on` as true)
+    "job": {"name", "runs-on", "timeout-minutes", "strategy", "steps", "needs"},
+    "step": {"uses", "with", "run", "name"},
+}
+EVENTS = {"push", "pull_request", "workflow_dispatch"}
+ACTIONS = {
+    "actions/checkout@v4": set(),
+    "actions/setup-python@v5": {"python-version"},
+    "actions/upload-artifact@v4": {"name", "path"},
+}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.name)
+def test_a_runner_knows_all_that_a_workflow_says(path):
+    workflow = load(path)
+    assert set(workflow) <= KNOWN["workflow"] and set(workflow[True]) <= EVENTS
+    for job in workflow["jobs"].values():
+        assert set(job) <= KNOWN["job"] and job["runs-on"].startswith("ubuntu-")
+        matrix = set(job.get("strategy", {}).get("matrix", {}))
+        assert set(re.findall(r"\$\{\{ matrix\.(\w+) \}\}", json.dumps(job))) == matrix
+        assert job["steps"][0] == {"uses": "actions/checkout@v4"}
+        for step in job["steps"]:
+            assert set(step) <= KNOWN["step"] and ("uses" in step) != ("run" in step)
+            assert "run" in step or set(step.get("with", {})) <= ACTIONS[step["uses"]]
+    others = re.findall(r"\$\{\{ ((?!matrix\.)[^}]*) \}\}", path.read_text(encoding="utf-8"))
+    assert set(others) <= {"github.ref"}
+
+
 def test_the_course_is_tested_whole():
     steps = load(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]["labs"]["steps"]
     assert [step["run"] for step in steps if "run" in step] == ["make labs", "make labs-graders"]

@@ -132,10 +132,12 @@ export class GraphView {
     this.follow(model.place, null);
   }
 
-  /** It is in the document now: what needs a kernel can be offered. */
+  /** It is in the document now: what needs a kernel can be offered, and what is chosen can be brought into sight. */
   shown(): void {
     if (!this.chosen.length) {
       this.showDetails();
+    } else {
+      requestAnimationFrame(() => this.canvas.select(this.boxesOf(this.chosen), true));
     }
   }
 

@@ -93,7 +93,7 @@ export function callsView(report: Report, go: (ref: string) => void): HTMLElemen
           title: t('function'),
           cell: r => {
             const { goes_on: on, inlined } = report.entries[r.entry];
-            const also = report.frames.map(f => f.name).filter(name => inlined.includes(name));
+            const also = report.frames.map(f => f.name).filter(name => inlined.includes(name) && name !== '<module>');
             return [
               r.name,
               r.backward ? h('div.tc-muted', null, t('its backward passes')) : null,
@@ -193,8 +193,9 @@ function why(report: Report, r: Row): Child[] {
 
 /** `call 2 of `f`, from line 12`: calls that became part of another compiled function are not counted. */
 export function callWords(r: Recompile): string {
-  const name = frameWords(r.frame_name);
-  const which = r.at_call ? t('call {0} of `{1}`', r.at_call, name) : t('a call of `{0}`', name);
+  const words = frameWords(r.frame_name);
+  const name = words.startsWith('the ') ? words : `\`${words}\``;
+  const which = r.at_call ? t('call {0} of {1}', r.at_call, name) : t('a call of {0}', name);
   return r.called ? t('{0}, from line {1},', which, r.called) : which;
 }
 

@@ -565,7 +565,7 @@ function roofline(
       'figcaption',
       null,
       t('Against the machine: copy bandwidth {0}, peak matmul in float32 {1}', rate(bandwidth, 'B'), flops(measured)),
-      peak > measured ? t('; a kernel here reached {0}, which is drawn as the roof', flops(peak)) : '',
+      peak > 1.01 * measured ? t('; a kernel here reached {0}, which is drawn as the roof', flops(peak)) : '',
       shown.some(k => k.bytes! / k.seconds! > CACHED * bandwidth)
         ? t('; what lies above the slope reads from caches')
         : ''
