@@ -247,7 +247,9 @@ class _Grouping:
         if nest.scan:
             return f"{_name(nest)} goes through its rows in order, in a kernel of its own"
         if group.number < floor:
-            last = next((self.names[b] for b, g in read.items() if g.number == floor), "the rest of its result")
+            last = next((self.names[b] for b, g in read.items() if g.number == floor), "")
+            if not last:
+                return f"{_name(nest)} is made in pieces, an earlier one of them after this kernel has run"
             return f"{_name(nest)} also needs {last}, which is known only after this kernel has run"
         if self.waits(group, nest):
             return "stored by this kernel, the whole of which it is a part would wait in memory for the other parts"

@@ -57,6 +57,32 @@ def test_a_fusion_that_would_be_wrong_is_refused_with_its_reason():
     assert any({a, b} == {"sum_1", "sum_2"} and why for a, b, why in report.graphs[0].unfused)
 
 
+def test_whoever_reads_another_kernels_result_has_a_reason_for_being_apart():
+    net = torch.nn.Sequential(torch.nn.LayerNorm(32), torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
+
+    def g(x, table, i):
+        y = torch.softmax(net(x), -1).cumsum(0) * 2
+        return y.sum(0), (y.t() * x.mean()).sort(0).values, torch.cat([table[i], y]).relu()
+
+    report = tcompile.explain(g)(torch.randn(16, 32), torch.randn(4, 32), torch.tensor([1, 2]))
+    (graph,) = [x for x in report.graphs if x.unfused]
+    nodes, pairs = graph.lowered.nodes(), {frozenset(p[:2]) for p in graph.unfused}
+    made_by = {name: k for k in graph.kernels for name in report.kernels[k].origins}
+    kernels_apart = {frozenset((made_by.get(a), made_by.get(b))) for a, b, _ in graph.unfused}
+    together = [set(report.kernels[k].origins) for k in graph.kernels]
+    apart = [
+        (a, b)
+        for b in nodes
+        for a in (nodes[i] for i in b.inputs)
+        if None not in (a.kernel, b.kernel) and not any({a.name, b.name} <= names for names in together)
+    ]
+    assert len(apart) > 2
+    for a, b in apart:  # of the two, or of others that the same kernels compute
+        assert {a.name, b.name} in pairs or {a.kernel, b.kernel} in kernels_apart, (a.name, b.name, graph.unfused)
+    assert all(why and one and other for one, other, why in graph.unfused)
+    assert any("matrix product" in why for _, _, why in graph.unfused)
+
+
 def test_a_wish_is_part_of_what_an_entry_is():
     compiled = [tcompile.compile(f, options={"force_split": pair}) for pair in ("relu:sum_1", "sum_1:div")]
     reports = []

@@ -714,6 +714,11 @@ def test_the_second_run_of_a_training_loop_that_breaks_has_its_backward_pass(she
         r = shell.user_ns["r"]
         assert any(p.backward for p in r.partitions) and "backward has not been" not in str(r)
         assert not any("failed" in f.text for f in r.findings)
+        passes = [r.graphs[b] for p in r.partitions for b in p.backward]  # of the net, and of the loss: one a turn
+        assert passes and all((g.runs, g.called_at) == (8, [r.source.file, 7]) for g in passes)
+        times = {c.name: c for c in r.speedups.calls if c.measured == "graphs"}
+        assert any(c.backward and "forward and backward" in c.what() for c in times.values())
+        assert {p.name for p in r.profiles if p.backward} <= times.keys(), "the same name, the same work"
     assert not r.summary.compile_seconds
 
 
@@ -726,6 +731,10 @@ def test_a_cell_that_runs_again_keeps_its_comparison_and_has_one_number(shell):
     run(shell, text)
     r = shell.user_ns["r"]
     assert r.numerics and all(n.graph is not None and n.graph < len(r.graphs) for n in r.numerics)
+    assert any(c.measured and c.earlier for c in r.speedups.calls), "what was timed before is not lost"
+    (again,) = [c for c in r.previous.changes if c.what == "compile time"]
+    assert "entries compiled" in again.why or "entry compiled" in again.why
+    assert "`scales` changed (2 → 3)" in [c.why for c in r.previous.changes if c.what == "recompiles"]
     files = {f.file for f in r.frames} | {c.file for c in r.recompiles} | {b.file for b in r.graph_breaks}
     assert files == {r.source.file} and len(r.entries) > 1
     assert any(f.status == "partly" for f in r.frames)

@@ -58,13 +58,12 @@ function sharedKernel(report: Report, a: GraphNode, b: GraphNode): string | null
     const why = [...new Set(one.fused_because)].join('; ');
     return t('They are in one kernel, {0}{1}.', one.name, why ? `: ${why}` : '');
   }
-  const [again, where] = other.origins.includes(a.name)
-    ? [a, other]
-    : one.origins.includes(b.name)
-      ? [b, one]
-      : [null, null];
-  return again
-    ? t('{0} computes {1} again: that costs less than reading it from memory.', where.name, again.name)
+  // (what is cheap is computed again where it is read: then a node is of the first kernel that computes it)
+  const both = report.kernels.find(
+    k => k.graph === one.graph && k.origins.includes(a.name) && k.origins.includes(b.name)
+  );
+  return both
+    ? t('{0} computes both: what costs less to compute again than to read is in several kernels.', both.name)
     : null;
 }
 
