@@ -434,7 +434,7 @@ class _Grouping:
             return
         if last is None:
             own = factors_of(nest.domain, nest.reduce_axes)
-            last = Refusal(f"the iteration spaces differ: {_space(group.factors)} and {_space(own)}")
+            last = Refusal(f"their loops run over different sizes: {_space(group.factors)} and {_space(own)}")
         raise last
 
     def check_kernel(self, group: Group, nest: LoopNest, loads: list, wanted: bool) -> None:
@@ -513,7 +513,7 @@ class _Grouping:
         axes = nest.domain if level == "full" else nest.axes
         m = group.map_of(axes, level, factors)
         if m is None:
-            raise Refusal("the iteration spaces differ")
+            raise Refusal("their loops run over different sizes")
         ranges = group.ranges(factors)
         written = group.writes
         if factors is not group.factors:
@@ -521,7 +521,7 @@ class _Grouping:
             for n, lv in zip(group.nests, group.levels):
                 mm = group.map_of(n.domain if lv == "full" else n.axes, lv, factors)
                 if mm is None:
-                    raise Refusal("the iteration spaces differ")
+                    raise Refusal("their loops run over different sizes")
                 old[n.buffer] = tidy(n.index.subs(mm), ranges) if group.writes[n.buffer] is not None else None
             written = old
         for b, e in own_reads:

@@ -65,13 +65,10 @@ export const IMPORTING = 'importing modules';
  */
 export function lineShares(report: Report, here: (file: string) => boolean): Map<string, number> {
   const shares = new Map<string, number>();
-  const callers = new Map<string, number>();
+  const callers = new Map(report.profiles.length ? costsOf(report).callers : []);
   report.graphs.forEach(g =>
     g.callers?.forEach(([file, line, cell, at]) => here(cell) && callers.set(`${file}:${line}`, at))
   );
-  if (report.profiles.length) {
-    costsOf(report).callers.forEach((line, way) => callers.set(way, line));
-  }
   const add = (file: string, line: number, time: number) => {
     const caller = here(file) ? undefined : callers.get(`${file}:${line}`);
     const key =

@@ -191,12 +191,12 @@ function why(report: Report, r: Row): Child[] {
   ];
 }
 
-/** `call 2 of `f`, from line 12`: calls that became part of another compiled function are not counted. */
+/** `call 2 of `f` (from line 12)`: calls that became part of another compiled function are not counted. */
 export function callWords(r: Recompile): string {
   const words = frameWords(r.frame_name);
   const name = words.startsWith('the ') ? words : `\`${words}\``;
   const which = r.at_call ? t('call {0} of {1}', r.at_call, name) : t('a call of {0}', name);
-  return r.called ? t('{0}, from line {1},', which, r.called) : which;
+  return r.called && r.frame_name !== '<module>' ? t('{0} (from line {1})', which, r.called) : which;
 }
 
 const quoted = (text: string) => (text.includes('`') ? text : `\`${text}\``);

@@ -301,7 +301,8 @@ function apart(model: Model): Row | null {
   const others = report.graphs.map((_, i) => i).filter(i => i !== graph);
   const at = [graph, ...others].find(i => report.graphs[i]?.unfused.some(isPair));
   const found = report.graphs[at ?? -1]?.unfused.filter(isPair) ?? [];
-  const refusal = found.find(([, , why]) => !why.includes(' is a library call ')) ?? found[0];
+  const plain = found.filter(([, , why]) => !UNREADABLE.test(why));
+  const refusal = plain[0] ?? found[0];
   return report.kernels.length > 1
     ? {
         question: t('Why are two operations two kernels?'),
@@ -319,4 +320,6 @@ function apart(model: Model): Row | null {
     : null;
 }
 
+/** Reasons that say little at a glance: of library calls, and of sizes of loops. */
+const UNREADABLE = / is a library call |run over different sizes/;
 const isPair = ([one, other]: string[]) => one !== other;

@@ -109,9 +109,16 @@ function timeFigure(report: Report): HTMLElement {
     .sort((a, b) => eagerSeconds(b) - eagerSeconds(a))[0];
   if (!call && graphs) {
     return section(
-      t('Time of the graphs of {0} alone, without the code around them', graphs.name),
+      graphs.backward
+        ? t('Time of the graphs of {0} alone, forward and backward, without the code around them', graphs.name)
+        : t('Time of the graphs of {0} alone, forward, without the code around them', graphs.name),
       engineBars(graphs.engines, graphs.speedups),
-      h('p.tc-muted', null, report.speedups.reason),
+      h(
+        'details.tc-fold',
+        null,
+        h('summary', null, t('why nothing was timed as a whole')),
+        h('p.tc-muted', null, report.speedups.reason)
+      ),
       report.speedups.note ? h('p.tc-muted', null, report.speedups.note) : null
     );
   }
