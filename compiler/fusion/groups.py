@@ -144,7 +144,7 @@ class _Grouping:
         self.made_in: dict[Buffer, Group] = {}  # buffer -> the last group that writes it
         self.readers: dict[Buffer, list[Group]] = {}  # buffer -> recent groups that read it
         self.unfused: list[tuple[str, str, str]] = []
-        self.names: dict[Buffer, str] = {}  # buffer -> the operator that makes it
+        self.names: dict[Buffer, str] = {}  # buffer -> the operator that makes it, or what it is a view of
         self.kept_out: dict[Group, str] = {}  # groups that the nest at hand could not join, and why
         self.small: dict[
             tuple, Group
@@ -171,12 +171,13 @@ class _Grouping:
         g.extern = step
         if isinstance(step, View):
             self.made_in[step.buffer] = g
-            self.names[step.buffer] = self.names.get(step.base, step.base.name)
+            if step.base in self.names:  # (else it is of memory that the graph is given)
+                self.names[step.buffer] = self.names[step.base]
             return
         self.calls += 1
         name = _call_name(step)
         for b in dict.fromkeys(buffers_read(step)):
-            if b in self.made_in:
+            if b in self.names:
                 self.unfused.append((self.names[b], name, _call_reason(step, name)))
         for b in step.outputs:
             if b is not None:
@@ -201,7 +202,7 @@ class _Grouping:
                 reason = self.kept_out.get(group) or self.not_tried(group, own, nest, read, floor)
                 self.unfused.append((_name(group.nests[-1]), name, reason))
         for b, group in read.items():
-            if group is not own and nest.buffer not in group.writes:
+            if group is not own and nest.buffer not in group.writes and b in self.names:
                 reason = self.kept_out.get(group) or self.not_tried(group, own, nest, read, floor)
                 self.unfused.append((self.names[b], name, reason))
 
@@ -247,7 +248,7 @@ class _Grouping:
         if nest.scan:
             return f"{_name(nest)} goes through its rows in order, in a kernel of its own"
         if group.number < floor:
-            last = next((self.names[b] for b, g in read.items() if g.number == floor), "")
+            last = next((self.names.get(b, b.name) for b, g in read.items() if g.number == floor), "")
             if not last:
                 return f"{_name(nest)} is made in pieces, an earlier one of them after this kernel has run"
             return f"{_name(nest)} also needs {last}, which is known only after this kernel has run"

@@ -526,9 +526,8 @@ def _waiting(r: Any, run: float) -> list[s.Answer]:
     if took / run >= _LEAST:
         row = waits[0]
         what = f" in `{row.name}`" if row.name else ""
-        text = f"{_part(took, run, _looked_at(r, waits, run))} is waiting{what}" + (
-            f" (line {row.line})" if row.line else ""
-        )
+        where = f" (line {row.line})" if row.line else ""
+        text = f"{_part(took, run, _looked_at(r, waits, run))} is waiting{what}{where}"
         out.append(s.Answer(text, share=took / run, line=row.line))
     starved = _sum(r, "starved") / r.wall.seconds
     if starved >= _LEAST:
