@@ -165,7 +165,7 @@ def _speed(r: Any) -> list[str]:
         return [f"  not measured: {sp.reason}"] if sp.reason else []
     out = []
     for c in sp.calls:
-        what = c.what(r.profiles)
+        what = c.what(r)
         out.append(f"  {c.name}{f' (line {c.line})' if c.line else ''}: {what}{'; ' + c.why_not if c.why_not else ''}")
         longest = max((e.median or 0.0 for e in c.engines), default=0.0)
         rows = []

@@ -515,10 +515,11 @@ class CallTiming:
     backward: bool = False  # the graphs' backward passes are in the times
     earlier: bool = False  # timed by the run that compiled it; entries of that run served this one
 
-    def what(self, profiles: Any = ()) -> str:
-        """What its times are of, in words. `profiles`: the report's, which know what follows a call."""
-        graphs = "its graphs alone, forward and backward" if self.backward else "its graphs alone, forward"
-        followed = any(p.name == self.name and p.how == "call" and p.backward for p in profiles)
+    def what(self, r: Any) -> str:
+        """What its times are of, in words. `r`: the report, whose graphs may have backward passes of their own."""
+        passes = ", forward and backward" if self.backward else ", forward" if r.partitions else ""
+        graphs = f"its graphs alone{passes}"
+        followed = any(p.name == self.name and p.how == "call" and p.backward for p in r.profiles)
         call = "the call, end to end" + ", without the backward pass that follows" * followed
         what = {"call": call, "graphs": graphs, "cell": "the whole cell"}.get(self.measured, "not measured")
         return what + ", as timed by the run that compiled it" * self.earlier

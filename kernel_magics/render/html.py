@@ -336,7 +336,7 @@ def _speed(r: Any) -> str:
     sp = r.speedups
     out = []
     for c in sp.calls:
-        what = c.what(r.profiles)
+        what = c.what(r)
         out.append(
             f"<div>{code(c.name)}{esc(f' · line {c.line}') if c.line else ''} ·"
             f" {esc(what)}{dim('; ' + c.why_not) if c.why_not else ''}</div>"

@@ -717,7 +717,7 @@ def test_the_second_run_of_a_training_loop_that_breaks_has_its_backward_pass(she
         passes = [r.graphs[b] for p in r.partitions for b in p.backward]  # of the net, and of the loss: one a turn
         assert passes and all((g.runs, g.called_at) == (8, [r.source.file, 7]) for g in passes)
         times = {c.name: c for c in r.speedups.calls if c.measured == "graphs"}
-        assert any(c.backward and "forward and backward" in c.what() for c in times.values())
+        assert any(c.backward and "forward and backward" in c.what(r) for c in times.values())
         assert {p.name for p in r.profiles if p.backward} <= times.keys(), "the same name, the same work"
     assert not r.summary.compile_seconds
 

@@ -111,7 +111,9 @@ function timeFigure(report: Report): HTMLElement {
     return section(
       graphs.backward
         ? t('Time of the graphs of {0} alone, forward and backward, without the code around them', graphs.name)
-        : t('Time of the graphs of {0} alone, forward, without the code around them', graphs.name),
+        : report.partitions.length
+          ? t('Time of the graphs of {0} alone, forward, without the code around them', graphs.name)
+          : t('Time of the graphs of {0} alone, without the code around them', graphs.name),
       engineBars(graphs.engines, graphs.speedups),
       h(
         'details.tc-fold',

@@ -28,7 +28,8 @@ const MOST_NAMED = 6;
 const MOST_KERNELS = 14;
 const MEASURED_WORDS: { [measured: string]: string } = words({
   call: 'timed end to end',
-  graphs: 'its graphs alone, forward, without the code around them: the call has side effects',
+  graphs: 'its graphs alone, without the code around them: the call has side effects',
+  forward: 'its graphs alone, forward, without the code around them: the call has side effects',
   backward: 'its graphs alone, forward and backward, without the code around them: the call has side effects',
   followed: 'timed end to end, without the backward pass that follows it',
   cell: 'the whole cell was repeated'
@@ -197,11 +198,10 @@ function whereOf(call: CallTiming, words: (line: number) => string): string {
 /** What was timed: as the profile of the same call tells it, so that nobody compares what is not the same. */
 function measuredOf(call: CallTiming, report: Report): string {
   const followed = report.profiles.some(p => p.name === call.name && p.how === 'call' && p.backward);
-  return call.measured === 'graphs' && call.backward
-    ? 'backward'
-    : call.measured === 'call' && followed
-      ? 'followed'
-      : call.measured;
+  if (call.measured === 'graphs') {
+    return call.backward ? 'backward' : report.partitions.length ? 'forward' : 'graphs';
+  }
+  return call.measured === 'call' && followed ? 'followed' : call.measured;
 }
 
 function callFigures(

@@ -378,7 +378,7 @@ function profileWords(p: CallProfile): string {
         ? t(
             'Its graphs alone, one after the other, then their backward passes: the call has effects and is not run again whole.'
           )
-        : t('Its graphs alone, forward, one after the other: the call has effects and is not run again whole.')
+        : t('Its graphs alone, one after the other: the call has effects and is not run again whole.')
       : p.backward
         ? t('Run again with a clock around each step, and a backward pass from its result.')
         : t('Run again with a clock around each step.');
