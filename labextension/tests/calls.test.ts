@@ -1,0 +1,71 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { lineShares } from '../src/listing';
+import { Recompile, Report } from '../src/schema';
+import { callRows, callWords, varyingNames } from '../src/views/calls';
+
+const entry = (seconds: number) => ({ frame: 0, graph: 0, hits: 3, seconds, inlined: [], goes_on: null });
+const wait = (of: number, text: string, seconds: number) => ({ kind: 'compile', entry: of, text, seconds });
+const guard = (of: number, kind: string, source: string, text = '') => ({ entry: of, kind, source, text, count: 1 });
+
+test('each wait is in a row, those for backward passes too', () => {
+  const report = {
+    entries: [entry(0.5), entry(0)],
+    frames: [{ name: 'step' }],
+    recompiles: [],
+    partitions: [],
+    timeline: [
+      { kind: 'entry', entry: 0, text: '' },
+      wait(0, 'compiling', 0.5),
+      wait(0, 'compiling what follows entry 0, a backward pass', 0.2),
+      wait(0, 'compiling what follows entry 0, a backward pass', 0.1)
+    ],
+    guards: [guard(0, 'FLOAT', 'scale'), guard(1, 'EQUALS', 'scale', '`scale` is 1.0'), guard(1, 'EQUALS', 'n')]
+  } as unknown as Report;
+  const rows = callRows(report);
+  assert.deepEqual(
+    rows.map(r => [r.entry, r.backward, r.waits]),
+    [
+      [0, false, 1],
+      [0, true, 2],
+      [1, false, 0]
+    ]
+  );
+  assert.ok(Math.abs(rows[1].waited - 0.3) < 1e-9);
+  assert.deepEqual(rows[0].varying, ['scale']);
+  assert.deepEqual(rows[2].fixed, ['`scale` is 1.0'], 'what another entry takes at any value, and this one does not');
+  assert.deepEqual([...varyingNames(report)], ['scale']);
+});
+
+test('a recompile names the call and the line that made it', () => {
+  const recompile = { frame_name: 'f', at_call: 2, called: 12 } as Recompile;
+  assert.equal(callWords(recompile), 'call 2 of `f` (from line 12)');
+  assert.equal(callWords({ ...recompile, frame_name: '<module>' }), 'call 2 of the cell');
+});
+
+test('what a called function takes stands at the line of the call, and backward at its own', () => {
+  const kernels = [
+    { graph: 0, lines: [['In[2]', 7]] },
+    { graph: 1, lines: [['In[2]', 7]] }
+  ];
+  const part = (index: number) => ({
+    kind: 'kernels',
+    name: `k${index}`,
+    seconds: 1,
+    line: 7,
+    ref: `kernels/${index}`
+  });
+  const report = {
+    source: { file: 'In[3]' },
+    profiles: [],
+    kernels,
+    graphs: [{ callers: [['In[2]', 7, 'In[3]', 3]] }, { called_at: ['In[3]', 10] }],
+    wall: { how: 'sampled', parts: [part(0), part(1)] }
+  } as unknown as Report;
+  const shares = lineShares(report, file => file === 'In[3]');
+  assert.deepEqual([...shares].sort(), [
+    ['In[3]:10', 0.5],
+    ['In[3]:3', 0.5]
+  ]);
+});
