@@ -37,14 +37,16 @@ class Labelled:
                 del self._parts[rank, stream]
                 self._write(rank, stream, [text])
 
-    def flush(self) -> None:
-        for (rank, stream), (text, _) in self._parts.items():
-            self._write(rank, stream, [text])
-        self._parts = {}
+    def flush(self, of: int | None = None) -> None:
+        """Show half lines, of one rank where it is named: another one's line goes on."""
+        for (rank, stream), (text, _) in list(self._parts.items()):
+            if of is None or of == rank:
+                del self._parts[rank, stream]
+                self._write(rank, stream, [text])
 
     def display(self, rank: int, data: dict[str, Any], metadata: dict[str, Any], value: bool) -> None:
         """A value or a display of a rank: text as lines, anything else below a line that says whose it is."""
-        self.flush()
+        self.flush(rank)
         if set(data) == {"text/plain"}:
             self._write(rank, "stdout", ("Out: " * value + data["text/plain"]).split("\n"))
             return

@@ -10,6 +10,7 @@ import datetime
 import decimal
 import enum
 import functools
+import gc
 import heapq
 import inspect
 import itertools
@@ -460,6 +461,15 @@ FUNCTIONS = [
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
 def test_one_graph(fn):
     check_one_graph(fn, X)
+
+
+def test_nothing_is_relied_on_of_a_class_that_each_run_makes():
+    """The class that capture had made was looked at in the second run, where it may be gone."""
+    run = Runner()
+    for _ in range(3):
+        same(run(enums_inside, X.clone()), enums_inside(X.clone()))
+        gc.collect()
+    assert len(run.captures) == 1
 
 
 def test_registering_later_is_seen():

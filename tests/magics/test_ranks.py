@@ -127,6 +127,17 @@ def test_more_ranks_than_gpus(monkeypatch):
 
 
 # -- running
+def test_a_display_of_one_rank_leaves_the_half_line_of_another(capsys):
+    from tcompile.kernel_magics.ranks.labelled import Labelled
+
+    out = Labelled(2)
+    out.text(1, "stdout", "a")
+    out.text(0, "stdout", "b")
+    out.display(0, {"text/plain": "0"}, {}, True)
+    out.text(1, "stdout", " 1\n")
+    assert capsys.readouterr().out == "[rank 0] b\n[rank 0] Out: 0\n[rank 1] a 1\n"
+
+
 def test_output_has_its_rank(ranks):
     out, result = run(
         ranks,

@@ -542,7 +542,7 @@ def test_what_bfloat16_wins_is_measured_with_its_error_and_the_cell_then_tells_o
 def test_where_compiling_is_short_a_bound_is_measured_unasked(shell, monkeypatch):
     from tcompile.kernel_magics import kernels
 
-    limits = {"copy_bytes_per_second": 1e10, "matmul_flops_per_second": 1e10, "bfloat16_flops_per_second": 1e11}
+    limits = {"copy_bytes_per_second": 1e10, "matmul_flops_per_second": 1e10, "bfloat16_flops_per_second": 1e14}
     monkeypatch.setattr(kernels, "machine_limits", lambda device, busy: limits)
     run(shell, "import torch\ntorch.manual_seed(0)\nx, w = torch.randn(600, 600), torch.randn(600, 600)")
     cell = "%%tcompile -o r time=20s\ndef f(x):\n    for i in range(30):\n        x = torch.tanh(x @ w)\n    return x\ny = f(x)"

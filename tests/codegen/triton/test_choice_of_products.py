@@ -147,7 +147,7 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setattr(tuned_products, "_library", lambda *a: lambda: None)
     monkeypatch.setattr(tune, "compile_all", lambda jobs, opts: [SimpleNamespace(parts=()) for _ in jobs])
     monkeypatch.setattr(tune, "arguments", arguments)
-    monkeypatch.setattr(tune, "fits", lambda binary, index: True)
+    monkeypatch.setattr(tuned_products, "fits", lambda binary, index: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "a device")
     listener = events.subscribe(lambda e: d.heard.append((e.kind, e.facts)))

@@ -39,6 +39,7 @@ def device(monkeypatch, tmp_path):
 
     monkeypatch.setattr(tune, "compile_all", lambda jobs, opts: [SimpleNamespace(parts=()) for _ in jobs])
     monkeypatch.setattr(tune, "make_kernel", lambda k, *rest: Made(k.source.choices))
+    monkeypatch.setattr(tune, "fits", lambda binary, index: True)
     monkeypatch.setattr(tune, "arguments", arguments)
     monkeypatch.setattr(tune, "copy_bandwidth", lambda index: 4e12)
     monkeypatch.setattr(tune, "time_in_turn", lambda calls, rounds: [d.times(c.func.choices) for c in calls])
