@@ -43,7 +43,7 @@ from .report import CompileReport
 from .memory_timeline import eager_memory
 from .payload import renumber
 from .profiles import moved_profile
-from .plan_facts import partition_facts, plan_facts
+from .plan_facts import kernels_of_nodes, partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
 from .words import failure_subject, failure_words
@@ -479,12 +479,7 @@ class ReportBuilder:
         for name, n in Counter(name for name, _ in launches).items():
             self.r.kernels[number[name]].launches = n
         if graph is not None:
-            kernel_of = self._computed_by[graph] = {}
-            for name, nodes in launches:
-                for node in nodes:
-                    kernel_of.setdefault(
-                        node, number[name]
-                    )  # a later kernel that computes it again is not where it belongs
+            self._computed_by[graph] = kernels_of_nodes([(number[n], nodes) for n, nodes in launches], self.r.kernels)
         if graph is not None:
             self.r.graphs[graph].unfused = [
                 [str(p) for p in u] for u in facts.get("unfused") or e.facts.get("unfused") or ()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 from .graph_nodes import own_line
 from ..base.labels import label
 from .memory_timeline import plan_live, thinned
-from .schema import MemoryBuffer, Partition, PartitionValue
+from .schema import Kernel, MemoryBuffer, Partition, PartitionValue
 
-__all__ = ["partition_facts", "plan_facts"]
+__all__ = ["partition_facts", "plan_facts", "kernels_of_nodes"]
 
 
 def partition_facts(p: Any, graph: int | None) -> Partition:
@@ -108,3 +108,16 @@ def _value(x: Any, hints: dict[str, int]) -> int | None:
         return int(x.eval(hints))
     except (KeyError, AttributeError, ZeroDivisionError):  # a size that no hint is known for
         return None
+
+
+def kernels_of_nodes(launches: list[tuple[int, Sequence[str]]], kernels: Sequence[Kernel]) -> dict[str, int]:
+    """Which kernel each node belongs to, from (kernel, nodes it computes) in order: the first, since later ones compute
+    it again. A copy of a product's operand has the product's name, and comes before the kernel that multiplies.
+    """
+    kernel_of: dict[str, int] = {}
+    copies = {k for k, nodes in launches if len(nodes) == 1 and not kernels[k].flops}
+    for k, nodes in launches:
+        for node in nodes:
+            if kernel_of.setdefault(node, k) in copies and k not in copies:
+                kernel_of[node] = k
+    return kernel_of

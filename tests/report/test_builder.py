@@ -14,7 +14,9 @@ from tcompile.compiler.errors import InternalError
 from tcompile.compiler.guards import source as src
 from tcompile.compiler.guards.guard import KINDS, FunctionSpec, Guard
 from tcompile.compiler.report import CompileReport
+from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.builder import ReportBuilder, record
+from tcompile.compiler.report.plan_facts import kernels_of_nodes
 from tcompile.compiler.report.words import expected_text, guard_class, guard_text
 
 
@@ -434,3 +436,10 @@ def test_a_decorators_wrapper_goes_by_the_names_of_what_it_wraps():
     named = {x.name: x for x in r.frames}
     assert named["_double"].entries and not set(named["_double"].entries) & set(named["_triple"].entries)
     assert CompileReport.from_json(r.to_json()).frames[0].name == r.frames[0].name
+
+
+def test_a_product_belongs_to_the_kernel_that_multiplies():
+    """A copy of its operand, which has its name, comes first."""
+    kernels = [s.Kernel("k0_mm", flops=0), s.Kernel("k1_mm_add", flops=10**9), s.Kernel("k2_add_relu", flops=100)]
+    launches = [(0, ["mm"]), (1, ["mm", "add"]), (2, ["add", "relu"])]
+    assert kernels_of_nodes(launches, kernels) == {"mm": 1, "add": 1, "relu": 2}

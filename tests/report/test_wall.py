@@ -61,6 +61,26 @@ def test_kernels_take_their_part_of_compiled_calls_and_never_more():
             assert sums["kernels"] == pytest.approx(expected) and total(r.wall) == pytest.approx(1.0)
 
 
+def test_kernels_without_a_time_are_told_and_no_advice_rests_on_them():
+    """What backward's kernels took was called overhead, and the timed ones as fast as the machine."""
+    r = report_with(s.WallPart("compiled", "compiled calls", 0.9), s.WallPart("python", "f", 0.1))
+    r.kernels = [s.Kernel("k", graph=0, seconds=1e-3, bytes=10**7), s.Kernel("backward", graph=0)]
+    r.externs, r.graphs[0].kernels, r.graphs[0].ran = [], [0, 1], "compiled"
+    r.environment |= {"copy_bytes_per_second": 1e10, "matmul_flops_per_second": 1e11}
+    for g in r.graphs[1:]:
+        g.kernels = []
+    for e in r.entries:
+        e.hits = 0
+    r.entries[0].graph, r.entries[0].hits = 0, 300
+    split_compiled(r)
+    (rest,) = [p for p in r.wall.parts if p.kind == "compiled"]
+    assert rest.name.startswith("1 kernel without a time, guards")
+    (kernels,) = [a for a in answers_of(r) if "compiled kernel" in a.text]
+    (calls,) = [a for a in answers_of(r) if "compiled calls cost" in a.text]
+    assert "1 compiled kernel (" not in kernels.text and kernels.text.endswith("; 1 more have no time")
+    assert "1 kernel without a time" in calls.text and not calls.action and calls.gain is None
+
+
 def test_answers_are_ranked_by_what_they_gain():
     r = report_with(
         s.WallPart("data", "loading data", 0.5, None, "In[4]", 2),

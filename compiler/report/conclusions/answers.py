@@ -16,7 +16,7 @@ from ...base.labels import frame_words
 from ...base.figures import differs, plural, seconds, share_bounds
 from .host_time import BETWEEN, HostTime, host_time
 from .waits import FOLLOWS, causes, recompile_seconds, subject
-from .wall import IMPORTING, graph_calls, is_joined
+from .wall import IMPORTING, graph_calls, is_joined, untimed
 
 __all__ = ["NO_CHANGE", "answers_of", "most_without_breaks", "raise_peaks"]
 
@@ -281,7 +281,7 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
     took = sum(p.seconds for p in parts)
     if took / run < _LEAST:
         return []
-    count = sum(g.ran == "compiled" for g in r.graphs for _ in g.kernels)
+    count = sum(g.ran == "compiled" and r.kernels[k].seconds is not None for g in r.graphs for k in g.kernels)
     longest = next((p for p in parts if not is_joined(p)), parts[0])
     text = f"{_part(took, run)} is {plural(count, 'compiled kernel')}"
     text += f" (the longest `{longest.name}`)" if count > 1 else f", `{longest.name}`"
@@ -293,7 +293,8 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
             text += ", which was busy with other programs"
         slow = [p for p in parts if p.seconds / run >= _LEAST and (_reached(r, [p]) or 1.0) < _GOOD]
         if reached >= _GOOD and not slow:
-            return [s.Answer(f"{text}: {_nothing_to('gain', r, run)}", share=took / run, ref=longest.ref)]
+            text += f"; {untimed(r)} more have no time" if untimed(r) else f": {_nothing_to('gain', r, run)}"
+            return [s.Answer(text, share=took / run, ref=longest.ref)]
         lost = took * (1 - reached)
         if reached >= _GOOD:
             lost = sum(p.seconds * (1 - (_reached(r, [p]) or 1.0)) for p in slow)
@@ -345,6 +346,9 @@ def _calls(r: Any, run: float) -> list[s.Answer]:
     if took / run < 2 * _LEAST or not calls:
         return []
     text = f"{_part(took, run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
+    if untimed(r):  # nobody knows what they take of it: no advice rests on it
+        text += f": {plural(untimed(r), 'kernel')} without a time, guards, launches and autograd"
+        return [s.Answer(text, share=took / run, ref="speed")]
     text += ": guards, memory, launches, and autograd around them"
     later = _steady(r)
     if later is not None and later < took / 2:

@@ -15,7 +15,7 @@ from typing import Any, Iterable, Sequence
 from .. import schema as s
 from ...base.figures import plural
 
-__all__ = ["Seen", "KINDS", "IMPORTING", "by_kind", "graph_calls", "is_joined", "wall_of", "split_compiled"]
+__all__ = ["Seen", "KINDS", "IMPORTING", "by_kind", "graph_calls", "is_joined", "untimed", "wall_of", "split_compiled"]
 
 IMPORTING = "importing modules"  # the name of that part of Python's time, which the next run does not pay
 
@@ -163,13 +163,20 @@ def split_compiled(r: Any) -> None:
     known = _joined(known, sum(p.seconds for p in wall.parts if p.kind not in ("compiling", "starved")))
     if wall.how == "sampled":
         lines = max(whole, key=lambda p: p.seconds, default=None)
-        rest = s.WallPart("compiled", "guards, launches and the rest of compiled calls", left)
+        others = f"{plural(untimed(r), 'kernel')} without a time, " if untimed(r) else ""
+        rest = s.WallPart("compiled", f"{others}guards, launches and the rest of compiled calls", left)
         if lines is not None:
             rest.file, rest.line = lines.file, lines.line
     else:
         rest = s.WallPart("rest", "Python, guards and launches", left)
     told = [*parts, *known, *([rest] if left > _ROUNDING * wall.seconds else [])]
     wall.parts = sorted(told, key=lambda p: (is_joined(p), -p.seconds))
+
+
+def untimed(r: Any) -> int:
+    """How many kernels and library calls of graphs that ran have no time of their own."""
+    calls = graph_calls(r)
+    return sum(x.seconds is None and bool(calls.get(x.graph)) for x in (*r.kernels, *r.externs))
 
 
 def graph_calls(r: Any) -> dict[int, int]:

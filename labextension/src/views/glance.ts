@@ -251,7 +251,7 @@ function next(report: Report): Row {
     ...all.slice(0, NAMES).flatMap((name, i) => [i ? ', ' : '', h('code', null, name)]),
     all.length > NAMES ? t(' and {0} more', all.length - NAMES) : ''
   ];
-  const [tensors, values] = [names(['TENSOR']), names(['EQUALS', 'LEN', 'DICT_KEYS'])];
+  const [tensors, values, lengths] = [names(['TENSOR']), names(['EQUALS', 'DICT_KEYS']), names(['LEN'])];
   const guards = plural(
     report.guards.reduce((n, g) => n + g.count, 0),
     'guard'
@@ -261,6 +261,7 @@ function next(report: Report): Row {
     answer: [
       tensors.length ? [t('another shape or dtype of '), ...some(tensors), '; '] : '',
       values.length ? [t('another value of '), ...some(values), '; '] : '',
+      lengths.length ? [t('another length of '), ...some(lengths), '; '] : '',
       t('all that its {0} check', guards)
     ],
     more: 'forecast'
