@@ -77,7 +77,7 @@ def test_kernels_without_a_time_are_told_and_no_advice_rests_on_them():
     assert rest.name.startswith("1 kernel without a time, guards")
     (kernels,) = [a for a in answers_of(r) if "compiled kernel" in a.text]
     (calls,) = [a for a in answers_of(r) if "compiled calls cost" in a.text]
-    assert "1 compiled kernel (" not in kernels.text and kernels.text.endswith("; 1 more have no time")
+    assert "is 1 compiled kernel, `k`" in kernels.text and kernels.text.endswith("; 1 more have no time")
     assert "1 kernel without a time" in calls.text and not calls.action and calls.gain is None
 
 
