@@ -163,6 +163,7 @@ def test_a_pair_is_chosen_by_the_overview_and_by_keys(browser: Any, tmp_path: Pa
         assert "mm is a library call (matrix product)" in details.inner_text()
         chosen = page.locator(".tc-graph-table [aria-selected=true]")
         page.locator(".tc-tool", has_text="table").click()
+        chosen.first.wait_for()
         assert sorted(row.split()[0] for row in chosen.all_inner_texts()) == ["%add", "%mm"], "both are seen as chosen"
         page.locator(".tc-tool", has_text="table").click()
         details.locator(".tc-link", has_text="mm").first.click()
