@@ -3,6 +3,7 @@ the loop runs; what the program names is."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
 
 import pytest
@@ -50,12 +51,10 @@ def _operators(graph):
     return sum(n.op.startswith("call") and n.target not in (operator.getitem, "unbind") for n in nodes)
 
 
-def _run(text, runs=3):
-    """Run a cell; gives the numbers of operators in its graphs, and the kinds of its breaks."""
-    graphs, breaks, names = [], [], _names()
-    code = compile(text, "<cell 1>", "exec")
-    exec(code, names)
-    want = names["u"]
+@contextlib.contextmanager
+def _heard():
+    """The numbers of operators in the graphs that are captured meanwhile, and the kinds of breaks."""
+    graphs, breaks = [], []
 
     def note(e):
         if e.kind == "graph":
@@ -64,6 +63,16 @@ def _run(text, runs=3):
             breaks.append(e.brk.kind)
 
     with events.listen(note):
+        yield graphs, breaks
+
+
+def _run(text, runs=3):
+    """Run a cell; gives the numbers of operators in its graphs, and the kinds of its breaks."""
+    names = _names()
+    code = compile(text, "<cell 1>", "exec")
+    exec(code, names)
+    want = names["u"]
+    with _heard() as (graphs, breaks):
         for _ in range(runs):
             names["u"] = None
             hook.run_code(code, names, Options.make(None, "eager"))
@@ -128,19 +137,13 @@ def test_a_long_recurrence_in_a_module_is_compiled_turn_by_turn():
                 out.append(h)
             return torch.stack(out)
 
-    names, graphs, breaks = {"m": Recurrence(), "x": torch.linspace(-1, 1, N)}, [], []
+    names = {"m": Recurrence(), "x": torch.linspace(-1, 1, N)}
     want = names["m"](names["x"])
     want.sum().backward()
     gradient = names["m"].w.weight.grad.clone()
     names["m"].zero_grad()
 
-    def note(e):
-        if e.kind == "graph":
-            graphs.append(_operators(e.graph))
-        elif e.kind == "break":
-            breaks.append(e.brk.kind)
-
-    with events.listen(note):
+    with _heard() as (graphs, breaks):
         hook.run_code(compile("u = m(x)\nu.sum().backward()", "<cell 3>", "exec"), names, Options.make(None, "eager"))
     torch.testing.assert_close(names["u"], want)
     torch.testing.assert_close(names["m"].w.weight.grad, gradient)

@@ -3,6 +3,8 @@ nothing."""
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 import torch
 
@@ -63,15 +65,20 @@ def test_a_number_that_the_program_branches_on():
     torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
 
 
-def test_a_first_step_that_waits_compiles_nothing():
-    text = """
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.Adam(model.parameters(), 0.1)
+STEPS = """\
 for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(batches)), 8):
     loss = (model(x) ** 2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+"""
+
+
+def test_a_first_step_that_waits_compiles_nothing():
+    text = f"""
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+{STEPS}
 h.append(loss.item())
 """
     plain, ours = names(), names()
@@ -86,17 +93,13 @@ h.append(loss.item())
 
 
 def test_each_first_step_of_a_run_waits():
-    text = """
+    text = f"""
 for fold in range(4):
     torch.manual_seed(fold)
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     for epoch in range(2):
-        for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(batches)), 8):
-            loss = (model(x) ** 2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+{textwrap.indent(STEPS, " " * 8)}
     h.append(loss.item())
 """
     plain, ours = names(), names()
