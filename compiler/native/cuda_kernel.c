@@ -104,8 +104,8 @@ static int make_walks(CudaKernelObject *k, void *const *buffer)
             continue;
         uint64_t dims[2] = {w->length, w->lines};
         w->address = NULL;
-        if (tc_cu_kernel_failed(tc_cu.tile_map(w->map, w->type, 2, address, dims, &w->stride, w->box, one, 0, SWIZZLE_128B,
-                                        PROMOTE_128B, 0),
+        if (tc_cu_kernel_failed(tc_cu.tile_map(w->map, w->type, 2, address, dims, &w->stride, w->box, one, 0,
+                                              SWIZZLE_128B, PROMOTE_128B, 0),
                          "cuTensorMapEncodeTiled"))
             return -1;
         w->address = address;

@@ -60,8 +60,8 @@ export const IMPORTING = 'importing modules';
 
 /**
  * What each line took, by `file:line`, as a share of the program's own time (or of the kernels', where the run itself
- * was not looked at). A kernel's time goes in equal parts to the lines whose operations it holds, all else to its line, as
- * in the table of what took the run's time. What lies in other code counts for the line here that calls it.
+ * was not looked at). A kernel's time goes in equal parts to the lines whose operations it holds, all else to its line,
+ * as in the table of what took the run's time. What lies in other code counts for the line here that calls it.
  */
 export function lineShares(report: Report, here: (file: string) => boolean): Map<string, number> {
   const shares = new Map<string, number>();

@@ -23,14 +23,16 @@ CELLS = {
     "elements": "s = 0.0\nfor v in x: s = s + v * v + v.abs()\nu = s * 2",
     "stores": f"u = torch.zeros({N})\nfor i in range({N}): u[i] = f(x[i])\nu = u + 1",
     "while": f"n, u = 0, x\nwhile n < {N}:\n    u = u * 0.99 + 0.01\n    n += 1\nu = u * 2",
-    "while with continue": f"n, u = 0, x\nwhile n < {N}:\n    n += 1\n    if n % 2: continue\n    u = (u * 0.9 + 1).abs() * 2 - 1\nu = u * 2",
+    "while with continue": f"n, u = 0, x\nwhile n < {N}:\n    n += 1\n    if n % 2: continue"
+    "\n    u = (u * 0.9 + 1).abs() * 2 - 1\nu = u * 2",
     "comprehension": "u = torch.stack([v * 2 + v.abs() for v in x]) + 1",
     "dict": f"d = {{i: x[i] * 2 + i for i in range({N})}}\nu = d[3] + d[{N - 1}]",
     "generator": "u = sum(v * 2 + v.abs() for v in x) * 2",
     "map": "u = torch.stack(list(map(f, x))) + 1",
     "nested": "u = torch.zeros(5)\nfor i in range(5):\n    for v in x: u[i] += v * i + 1\nu = u * 2",
     "function": "def g(x):\n    s = 0.0\n    for v in x: s = s * 0.9 + v.abs()\n    return s\nu = g(x) * 2",
-    "left by break": f"n, u = 0, x\nfor i in range({N}):\n    u = u * 0.99 + 0.01\n    if i > {N - 9}: break\nu = u * i",
+    "left by break": f"n, u = 0, x\nfor i in range({N}):\n    u = u * 0.99 + 0.01"
+    f"\n    if i > {N - 9}: break\nu = u * i",
 }
 
 

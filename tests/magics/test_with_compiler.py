@@ -724,7 +724,10 @@ def test_the_second_run_of_a_training_loop_that_breaks_has_its_backward_pass(she
 
 def test_a_cell_that_runs_again_keeps_its_comparison_and_has_one_number(shell):
     run(shell, "import torch\nx = torch.randn(64)\nscales = [1.0, 2.0]")
-    text = "%%tcompile --check -o r\ndef f(x, k):\n    y = torch.sin(x)\n    if y.sum() > 1000:\n        y = -y\n    return y * k\nfor k in scales:\n    y = f(x, k)"
+    text = (
+        "%%tcompile --check -o r\ndef f(x, k):\n    y = torch.sin(x)\n    if y.sum() > 1000:\n        y = -y\n    return y * k"
+        "\nfor k in scales:\n    y = f(x, k)"
+    )
     run(shell, text)
     assert shell.user_ns["r"].numerics
     run(shell, "scales = [1.0, 2.0, 3.0]")  # the cell's top level is compiled again, and the loop's entry serves

@@ -39,7 +39,8 @@ DRIVER = r"""
 #include <stdlib.h>
 #include <string.h>
 typedef struct { float constant; int n; } Code;
-int answer, answers, most_threads, launches;   /* what so many launches of the kernel that adds 2 are answered (or loads) */
+/* what so many launches of the kernel that adds 2 are answered (or loads) */
+int answer, answers, most_threads, launches;
 int cuModuleLoadData(void **m, const void *image)
 {
     *m = memcpy(malloc(sizeof(Code)), image, sizeof(Code));

@@ -108,7 +108,7 @@ function betweenWords(report: Report, nodes: GraphNode[], a: GraphNode, b: Graph
     : null;
 }
 
-/** What was noted of two other operations, which the same two kernels compute: best one that reads the same or is it. */
+/** What was noted of two other operations that the same two kernels compute: best one that reads the same or is it. */
 function kernelWords(report: Report, notes: Apart[], a: GraphNode, b: GraphNode): string | null {
   const [one, other] = [report.kernels[a.kernel!], report.kernels[b.kernel!]];
   const between = notes.filter(

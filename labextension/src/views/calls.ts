@@ -34,7 +34,7 @@ export function varyingNames(report: Report, entry?: number): Set<string> {
   return new Set(of.map(g => g.source).filter(name => name));
 }
 
-/** One row an entry, in the order in which they were made, each followed by its backward passes that were waited for. */
+/** One row an entry, in the order in which they were made, each followed by backward passes that were waited for. */
 export function callRows(report: Report): Row[] {
   const made = new Set(report.timeline.filter(e => e.kind === 'entry').map(e => e.entry));
   const led = report.timeline.filter(e => e.kind === 'recompile').map(e => e.entry);
