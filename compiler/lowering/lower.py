@@ -7,7 +7,7 @@ and is counted. Fusion then decides which buffers exist at all.
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.fx
@@ -20,7 +20,7 @@ from ..symbolic.expr import Expr, as_expr
 from . import rules  # noqa: F401  (registers the rules)
 from .buffer_strides import strides_of
 from .context import BETWEEN, DTYPES, Lowering
-from .ir import Buffer, clear, const, loaded, param
+from .ir import Buffer, LoopNest, clear, const, loaded, param
 from .lowered import Extern, LoweredGraph, OutputSpec
 from .ref import Ref, Scalar, is_tensor, plain_size, ref_of_buffer, shape_of, strided
 from .rule_table import ANY_DTYPE, RULES, NoRule
@@ -84,6 +84,7 @@ class Walk(Lowering):
         self._result_memory: set[Buffer] = set()
         self._given: list[Buffer] = []
         self._moved: dict[tuple, Ref] = {}
+        self._of_numbers: dict[tuple, tuple] = {}  # (value, shape) of what the CPU makes of numbers -> its call
         self.on_two_devices = _on_two_devices(aten.graph)
 
     def run(self) -> LoweredGraph:
@@ -166,8 +167,7 @@ class Walk(Lowering):
             if self.on_gpu:
                 args, kwargs = self.brought(args), self.brought(kwargs)
             elif not gives_views(target) and any(loaded([ref.value]) for ref in _refs((args, kwargs))):
-                self.fallbacks[str(target)] += 1
-                return self.extern(node, args, kwargs, "on the CPU, beside kernels of a GPU")
+                return self.beside(node, args, kwargs)
         key = target if form_of(target) is None else Form
         f = RULES.get(key)
         if f is None:
@@ -181,14 +181,34 @@ class Walk(Lowering):
         try:
             if key not in ANY_DTYPE:
                 self._known_dtypes(node, args)
-            return f(self, node, *args, **kwargs)
+            result = f(self, node, *args, **kwargs)
         except NoRule as e:
             self.take_back(mark)
             if extern_reason(target) == NO_RULE:  # (others are called by choice)
                 self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, str(e))
+        if self.is_beside() and isinstance(result, Ref):
+            if any(isinstance(step, LoopNest) for step in self.steps[mark:]):
+                self.take_back(mark)
+                return self.beside(node, args, kwargs)
+            self._of_numbers[result.value, result.shape] = node, args, kwargs
+        return result
 
     # ---- graphs for a GPU that hold tensors of the CPU
+    def beside(self, node: torch.fx.Node, args: tuple, kwargs: dict) -> Any:
+        """A node whose results are on the CPU, where kernels are a GPU's: a call of torch's kernel."""
+        self.fallbacks[str(node.target)] += 1
+        return self.extern(node, args, kwargs, "on the CPU, beside kernels of a GPU")
+
+    def copy(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
+        made = self._of_numbers.get((ref.value, ref.shape))
+        if made is None or not self.is_beside():
+            return super().copy(ref, stride)
+        reader, self.node = self.node, made[0]
+        there = self.beside(*made)
+        self.node = reader
+        return self.realise(there, stride)
+
     def brought(self, a: Any) -> Any:
         """Operands of a kernel on the GPU: numbers and indices that lie in the CPU's memory are copied there."""
         if isinstance(a, dict):

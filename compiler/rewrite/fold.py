@@ -79,6 +79,9 @@ def _fold_fills(aten_graph: AtenGraph) -> None:
         v = number_of(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
         if v is None:
             continue
+        if (number := _number_on_cpu(node, val)) is not None:
+            _becomes_fill(aten_graph, node, [], number, val)
+            continue
         if node.target in (
             aten.expand.default,
             aten.view.default,
@@ -98,6 +101,26 @@ def _fold_fills(aten_graph: AtenGraph) -> None:
         stride = source.stride if val.shape == source.shape else val.stride
         fill = _becomes_fill(aten_graph, node, val.shape, new, val)
         fill.meta["val"] = TensorMeta(val.shape, stride, val.dtype, val.device)
+
+
+def _number_on_cpu(node: Node, val: TensorMeta) -> Any:
+    """What an element-wise operator makes of numbers on the CPU, as eager does; None of anything else. (Models scale by
+    the square root of a width that they made a tensor.)"""
+    numbers = {i: number_of(i) for i in node.all_input_nodes}
+    element_wise = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    if (
+        not element_wise
+        or val.shape
+        or val.dtype not in _NUMBERS
+        or val.device.type != "cpu"
+        or any(number is None or i.meta["val"].shape for i, number in numbers.items())
+        or holds_symbols(node.args)
+        or has_effect(node)
+    ):
+        return None
+    known = {i: torch.tensor(number, dtype=i.meta["val"].dtype) for i, number in numbers.items()}
+    result = _run(node, known)
+    return result.item() if result.dtype == val.dtype and not result.ndim else None
 
 
 def _fold_constants(aten_graph: AtenGraph) -> None:

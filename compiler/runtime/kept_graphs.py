@@ -209,6 +209,8 @@ class _Digest:
         if kind in (tuple, list):
             return f"{'(' if kind is tuple else '['}{', '.join(map(self.text, x))})"
         if kind is torch.fx.Node:
+            if x not in self.numbers:
+                raise _NotKept
             return f"%{self.numbers[x]}"
         if kind is dict or kind is _FX_DICT:
             return f"{{{', '.join(f'{self.text(key)}: {self.text(value)}' for key, value in x.items())}}}"

@@ -266,6 +266,13 @@ def test_constants_are_folded():
     assert ops(graph_of(f, [torch.ones(3)])) == ["add", "add"]
 
 
+def test_functions_of_numbers_are_numbers():
+    f = lambda x: x / torch.sqrt(torch.tensor(32.0) * 3) + torch.tensor(7) // 2 - torch.log(torch.tensor(-1.0))  # noqa: E731
+    x = torch.ones(3)
+    same(f, x)
+    assert set(ops(graph_of(f, [x]))) == {"full", "div", "add", "sub"}
+
+
 def test_closed_set():
     m = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 5)

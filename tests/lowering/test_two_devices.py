@@ -120,6 +120,30 @@ def test_products_on_the_cpu_take_no_memory_of_the_gpu():
     assert mm.out_variant is None and devices_of_kernels(s) == {"cuda"}
 
 
+@pytest.mark.parametrize(
+    "fn, names, called",
+    [
+        (lambda x: (x.relu() + 1, torch.arange(4)), "arange", "arange"),
+        (lambda x: (x.relu() + 1, torch.zeros(4)), "full", "full"),
+        (lambda x: (x.relu() + 1, torch.arange(4) * 2), "arange mul", "arange mul"),
+        (lambda x: x.relu() + torch.full((8,), 2.0).exp(), "full exp", "full exp _to_copy"),
+    ],
+)
+def test_what_the_cpu_makes_of_numbers_is_called(fn, names, called):
+    s = scheduled(fn, torch.randn(8, 8), host=lambda n: n.name in names.split())
+    assert [c.split(".")[1] for c in calls(s)] == called.split() and devices_of_kernels(s) == {"cuda"}
+
+
+def test_functions_of_numbers_on_the_cpu_are_numbers():
+    """As a model divides its scores by the root of a width, which it makes a tensor of the CPU."""
+    s = scheduled(
+        lambda x: x.relu() / torch.sqrt(torch.tensor(32.0) * 3) - torch.log(torch.tensor(15.75)),
+        torch.randn(8, 8),
+        host=lambda n: n.meta["val"].shape == (),
+    )
+    assert calls(s) == [] and devices_of_kernels(s) == {"cuda"}
+
+
 def test_a_graph_of_the_cpu_may_end_on_a_gpu():
     s = scheduled(
         lambda x: (torch.relu(x) * 2 + 1).double().view(-1),

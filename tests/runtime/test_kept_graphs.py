@@ -180,6 +180,17 @@ def test_training_and_draws():
     assert all(a.equal(b) for a, b in zip(first, again))
 
 
+def test_no_fact_about_a_node_is_another_node():
+    """Passes drop nodes: a key could not name them."""
+
+    def fn(x, w, y):
+        return F.nll_loss((x @ w).tanh(), y) + F.nll_loss(x @ w, y)
+
+    made, *_ = train_as_gpu(fn, torch.randn(8, 4), torch.randn(4, 50, requires_grad=True), torch.randint(50, (8,)))
+    facts = [value for node in made.backward.graph.nodes for value in node.meta.values()]
+    assert not [x for x in torch.utils._pytree.tree_leaves(facts) if isinstance(x, torch.fx.Node)]
+
+
 def test_sizes_that_vary():
     def fn(x):
         return x.softmax(0) / x.shape[0]

@@ -42,7 +42,7 @@ def log_softmax_backward(builder: Builder, grad: Node, out: Node, dim: int, inpu
         return NotImplemented
     d = dim % len(shape_of(out))
     p = builder.unary("exp", upcast(builder, out))
-    one = grad.meta.get("one_hot")  # of nll_loss_backward: one element in a row is not zero
+    one = builder.one_hot.get(grad)
     if one is not None and one[0] == d:
         hit, value = one[1], builder.cast(one[2], dtype_of(p))
         pv = builder.mul(p, value)
@@ -89,7 +89,7 @@ def nll_loss_backward(
         classes = builder.unsqueeze(classes, *range(1, len(shape) - 1))
     hit = builder.compare("eq", target, classes)
     r = builder.cast(builder.where(hit, value, 0.0), dtype)
-    r.meta["one_hot"] = (c, hit, value)
+    builder.one_hot[r] = (c, hit, value)
     return r
 
 

@@ -69,6 +69,8 @@ class Builder:
     def __init__(self, graph: torch.fx.Graph):
         self.graph = graph
         self.where_meta: dict[str, Any] = {}
+        # what is zero but for one element in a row -> (the row's dimension, where it is, what it is)
+        self.one_hot: dict[Node, tuple[int, Node, Node]] = {}
 
     def emit(self, op: Any, *args: Any, val: Any = None, **kwargs: Any) -> Node:
         n = call_node(self.graph, "call_function", op, args, kwargs, short_name(op))
