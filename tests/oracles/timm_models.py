@@ -1,6 +1,6 @@
 """The smallest model of each of timm's modules, forward and a training step, compiled against eager.
 
-    python -m tests.oracles.timm_models [MODULE ...]
+    python -m tests.oracles.timm_models [--device cuda] [MODULE ...]
 
 One line of JSON for each: graphs, breaks that matter, fallbacks, and how far results and gradients are from eager's.
 "noise" is how far eager's own gradients move where the image changes by 1e-7 of itself: batch norms over two images
@@ -9,7 +9,6 @@ multiply rounding. timm and a torchvision for the installed torch have to be ins
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -68,14 +67,15 @@ def _step(call: Any, model: torch.nn.Module, state: dict, image: torch.Tensor) -
     return [t.detach() for t in results], gradients
 
 
-def check(module: str) -> dict[str, Any]:
+def check(module: str, device: str = "cpu") -> dict[str, Any]:
     import timm
 
     try:
         name = smallest(module)
         torch.manual_seed(0)
         model = timm.create_model(name, pretrained=False, num_classes=CLASSES)
-        image = _image(model)
+        image = _image(model).to(device)
+        model.to(device)
         state = {k: v.clone() for k, v in model.state_dict().items()}
         eager = {mode: _step(model.train(mode), model, state, image) for mode in (False, True)}
     except Exception as e:
@@ -98,4 +98,4 @@ def check(module: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    tell(check, sys.argv[1:] or modules())
+    tell(check, modules)

@@ -1,6 +1,6 @@
 """Every model type of transformers with a tiny configuration, forward and backward, compiled against eager.
 
-    python -m tests.oracles.transformers_models [NAME ...]
+    python -m tests.oracles.transformers_models [--device cuda] [NAME ...]
 
 One line of JSON for each type: what was given to it, graphs, breaks that matter and fallbacks. Three numbers say how far
 results, gradients and results of a second size are from eager's. Types that can't be made tiny, or take none of the
@@ -9,8 +9,8 @@ inputs, are skipped with the reason.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -127,10 +127,11 @@ def whole(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.cat([g.flatten().double() for g in gradients])] if gradients else []
 
 
-def check(name: str) -> dict[str, Any]:
+def check(name: str, device: str = "cpu") -> dict[str, Any]:
     try:
         model = tiny(name)
-        given = _that_fit(model)
+        given = {k: v.to(device) for k, v in _that_fit(model).items()}
+        model.to(device)
         want, gradients = _step(model, model, given)
     except Exception as e:
         return {"name": name, "skipped": f"{type(e).__name__}: {str(e)[:120]}"}
@@ -154,17 +155,21 @@ def check(name: str) -> dict[str, Any]:
     }
 
 
-def tell(checked: Callable[[str], dict[str, Any]], asked: list[str]) -> None:
-    """Print a line of JSON for each."""
+def tell(checked: Callable[[str, str], dict[str, Any]], everything: Callable[[], list[str]]) -> None:
+    """Print a line of JSON for each that the command line names, or for all."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--device", default="cpu")
+    asked = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for name in asked:
+    for name in asked.names or everything():
         try:
-            row = checked(name)
+            row = checked(name, asked.device)
         except Exception as e:
             row = {"name": name, "error": f"{type(e).__name__}: {e}"}
         print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
-    tell(check, sys.argv[1:] or names())
+    tell(check, names)
