@@ -208,7 +208,7 @@ def _one_hot(x: TraceTensor, num_classes: Any = -1) -> Any:
 def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
     """fn(*args, **kwargs) on TraceTensors; factories give TraceTensors. Raises NotImplementedError for what cannot be
     traced (a generator, out= of a factory)."""
-    if is_factory(fn) and not any(isinstance(arg, TraceTensor) for arg in args):
+    if is_factory(fn) and not any(isinstance(arg, TraceTensor) for arg in (*args, *kwargs.values())):
         kw = dict(kwargs)
         if kw.pop("generator", None) is not None or kw.pop("out", None) is not None:
             raise NotImplementedError(f"{fn.__name__} with generator= or out= is not traced")

@@ -58,8 +58,14 @@ def stepped(x):
     return x, j
 
 
+def counted(x):
+    """Keywords of a factory, as tapas makes its segments."""
+    n = torch.prod(torch.tensor(list(x.shape[:1])))
+    return torch.arange(start=0, end=n, step=torch.tensor(2)) + torch.full((4,), fill_value=n) + x.view(8, 4)
+
+
 @pytest.mark.parametrize(
-    "fn", [stepped, sliced, sized, strided, looped, branched, listed, cut, converted], ids=lambda f: f.__name__
+    "fn", [counted, stepped, sliced, sized, strided, looped, branched, listed, cut, converted], ids=lambda f: f.__name__
 )
 def test_one_graph(fn):
     x = torch.randn(8, 4)
@@ -146,9 +152,14 @@ def test_a_tensor_from_outside_is_never_known():
     def f(x):
         return x[: n.item()] * 2
 
-    compiled, x = tcompile.compile(f), torch.randn(8, 4)
+    def g(x):
+        return torch.arange(end=n, device=x.device) + x.sum()
+
+    compiled, made, x = tcompile.compile(f), tcompile.compile(g), torch.randn(8, 4)
     torch.testing.assert_close(compiled(x), f(x))
+    torch.testing.assert_close(made(x), g(x))
     n += 2
+    torch.testing.assert_close(made(x), g(x))
     torch.testing.assert_close(compiled(x), f(x))
 
 

@@ -21,7 +21,7 @@ HEADS = {
 
 def model_of(head, name):
     config = tiny(name).config
-    config.use_cache = False
+    config.use_cache, config.decoder_start_token_id = False, 0
     torch.manual_seed(0)
     return getattr(transformers, head).from_config(config).cuda()
 
