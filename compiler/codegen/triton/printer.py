@@ -127,6 +127,11 @@ def with_stored_values(kernel: Kernel) -> Kernel:
     return replace(kernel, stages=stages)
 
 
+def _fills(n: Expr, block: int) -> bool:
+    """Whether n elements are whole blocks. None are not: a block that is not looped over reads its lanes once."""
+    return n.is_const and n.value > 0 and n.value % block == 0
+
+
 class _Replacing:
     """Values with some of their parts replaced: `with_what(value)` is what stands for a part, None where it stays."""
 
@@ -323,7 +328,7 @@ class Printer:
         self._lies(dim, axes, block, start, position)
         lines = [f"{dim}numel = {self._t(self.open(n))}"]
         lines.append(f"{dim}index = {start} + tl.arange(0, {dim.upper()}BLOCK){position}")
-        if axes and not (n.is_const and n.value % block == 0):
+        if axes and not _fills(n, block):
             lines.append(f"{dim}mask = {dim}index < {dim}numel")
             masks[dim] = f"{dim}mask"
         elif not axes and block > 1:
@@ -502,7 +507,7 @@ class Printer:
         """How a pass of a loop over reduced axes begins: where its lanes are; and the masks inside of it."""
         n, inner, head = numel(axes), dict(masks), ["rindex = roffset + rbase"]
         self._lies("r", axes, self.lay.rblock, "roffset", "[None, :]")
-        if not (n.is_const and n.value % self.lay.rblock == 0):
+        if not _fills(n, self.lay.rblock):
             head.append("rmask = rindex < rnumel")
             inner["r"] = "rmask"
             head += [f"{name} = rindex < {end}" for name, end in self._loose().values()]

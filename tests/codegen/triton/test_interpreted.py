@@ -9,6 +9,7 @@ pytest.importorskip("triton")
 from tcompile.compiler.codegen.triton.layout import Choices  # noqa: E402
 
 from ...lowering.helper import UNARY  # noqa: E402
+from .as_gpu import check_as_gpu  # noqa: E402
 from .interpreter import check, compile_fn, generate, run  # noqa: E402
 
 f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
@@ -301,3 +302,20 @@ def test_later_launches_read_what_earlier_ones_stored(dtype):
     g = check(f, a, b, c, choices=Choices("split", rblock=32, split=4), **tol)
     last = g.kernels[0].source.text.split("@triton.jit")[-1]
     assert "tl.load(out0" in last and "tl.load(in" not in last
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: ((x * 2).sum(0), x.sum(1)),
+        lambda x: (x * 2).prod(0),
+        lambda x: ((x > 0).any(0), (x > 0).all()),
+        lambda x: (x.mean(0), x.var(0, correction=0)),
+        lambda x: (x * 2).cumsum(0).sum(0),
+        lambda x: x.view(4, 0, 16).sum(1),
+        lambda x: torch.relu(x.t() @ x) + 1,
+    ],
+)
+def test_no_elements_are_read_where_there_are_none(fn):
+    """A block whose lanes are whole multiples of nothing read from address 0."""
+    check_as_gpu(fn, torch.randn(0, 64))
