@@ -40,7 +40,7 @@ from ..capture.library.torch_marks import made_by_stock
 from ..capture.machine.signals import StateMade
 from ..config import Options, options_number
 from ..errors import BackendError, FullGraphError, InternalError, OutdatedCapture, TCompileError, ToolchainError
-from ..guards.explain import explain_failure
+from ..guards.explain import explain_failure, nearest_first
 from ..guards.guard import Guard, GuardFailure
 from ..guards.guard_program import compile_guards
 from ..guards.source import UnlikeNumber
@@ -275,8 +275,7 @@ class Engine:
     ) -> Entry | None:
         __tracebackhide__ = True
         name = state.name
-        # The entry that agreed longest is the nearest to this call: what ended it is the reason to tell.
-        misses = sorted((m for m in cache.last_failures if m[1] >= 0), key=lambda miss: -miss[1])
+        misses = [m for m in cache.last_failures if m[1] >= 0]
         if (entry := self._renamed(cache, state, misses, func, args)) is not None:
             return entry
         if self.work is not None and (spent := self.work.spent()):
@@ -290,7 +289,8 @@ class Engine:
             return None
 
         def failures() -> list[GuardFailure]:
-            return [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
+            nearest = nearest_first(misses, func, args)
+            return [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in nearest]
 
         limit = self.opts.get("recompile_limit")
         if is_full(cache, self.generation, limit):

@@ -24,7 +24,7 @@ from .source_values import Unreachable, class_holds, const_equal, float_holds, d
 from .weak import present
 from .wrapper_check import WrapperCheck
 
-__all__ = ["explain_failure", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
+__all__ = ["explain_failure", "nearest_first", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
 
 _MAX = 80
 _STATE_WORDS = {
@@ -151,6 +151,22 @@ def _symbols(guard: Guard) -> list[Any]:
     if guard.kind == "TENSOR":
         return [e for e in (*spec.shape, *spec.stride) if is_symbol(e)]
     return [spec] if guard.kind == "INT_SYMBOL" else []
+
+
+def nearest_first(misses: Sequence[tuple[Any, int]], func: Callable, args: Sequence[Any]) -> list[tuple[Any, int]]:
+    """The entries that did not serve a call, each with its first guard that failed: first the one of which fewest
+    guards fail, and of those the one that takes most sizes and numbers at any value. What ended it is the reason to
+    tell: where that had held, it would have served, or come nearest.
+    """
+    if len(misses) < 2:
+        return list(misses)
+
+    def distance(miss: tuple[Any, int]) -> tuple[int, int, int]:
+        guards = miss[0].program.guards
+        varying = sum(len(_symbols(g)) + (g.kind == "FLOAT") for g in guards)
+        return len(PythonGuardProgram(guards, len(args)).unmet(func, args)), -varying, -miss[1]
+
+    return sorted(misses, key=distance)
 
 
 def _missing_advice(source: Source | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import types
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 
@@ -132,11 +132,23 @@ class PythonGuardProgram:
         return [blame.get(s[1], 0) if s[0] == "load" else s[1] for s in self._steps]
 
     def check(self, func: Callable, args: Sequence[Any]) -> int:
+        return next(self._failures(func, args), -1)
+
+    def unmet(self, func: Callable, args: Sequence[Any]) -> set[int]:
+        """The indices of all guards that do not hold; `check` ends at the first."""
+        return set(self._failures(func, args))
+
+    def _failures(self, func: Callable, args: Sequence[Any]) -> Iterator[int]:
         slots: list[Any] = [None] * self._n_slots
+        missing: set[int] = set()  # slots of what cannot be reached in this call
+        failed = False
         bindings: dict[str, int] = {}
         self.bindings = bindings
         for n, s in enumerate(self._steps):
+            where = s[3] if isinstance(s[3], tuple) else (s[3],)
             try:
+                if not missing.isdisjoint(where):
+                    raise Unreachable(s)
                 if s[0] == "load":
                     _, slot, kind, base, key = s
                     slots[slot] = (
@@ -147,13 +159,20 @@ class PythonGuardProgram:
                         else step(kind, slots[base], key)
                     )
                     continue
-                _, index, kind, where, payload = s
-                value = [slots[i] for i in where] if isinstance(where, tuple) else slots[where] if where >= 0 else None
+                _, index, kind, at, payload = s
+                value = [slots[i] for i in where] if isinstance(at, tuple) else slots[at] if at >= 0 else None
                 if not _HOLDS[kind](value, payload, bindings, func):
-                    return index
+                    failed = True
+                    yield index
             except Unreachable:
-                return self._needed_by[n]
-        return -1
+                if s[0] == "load":
+                    missing.add(s[1])
+                failed = True
+                yield self._needed_by[n]
+            except KeyError:
+                if not failed:
+                    raise
+                # (of a symbol that the guard which failed would have bound)
 
 
 def _is_weakly(value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn as nn
 from tcompile.compiler.guards import Guard, compile_guards, explain_failure, read_state
 from tcompile.compiler.guards import source as S
+from tcompile.compiler.guards.explain import nearest_first
 from tcompile.compiler.symbolic.expr import lt, symbol
 
 from .specs import X, Y, func, spec_of
@@ -44,6 +46,28 @@ def test_tensors(value, detail, got, advice):
     assert f.detail == detail and advice in f.suggestion and "`x`" in f.expected_text and "`x`" in f.got_text
     assert got is None or f.got == got
     assert (f.guard.file, f.guard.line) == ("user.py", 7)
+
+
+def test_the_nearest_entry_tells_the_reason():
+    """The one of which fewest guards fail, whichever they check first; of equals the one that takes more sizes."""
+    s = symbol("s0")
+    scale = Guard(Y, "EQUALS", 1.0)
+    fixed = [scale, Guard(X, "TENSOR", spec_of(torch.randn(4, 3)))]
+    any_scale = [Guard(Y, "FLOAT", ()), fixed[1]]
+    any_rows = [any_scale[0], Guard(X, "TENSOR", spec_of(torch.randn(4, 3), shape=(s, 3)))]
+
+    def told(x, *entries):
+        programs = [compile_guards(guards, 2) for guards in entries]
+        misses = [(SimpleNamespace(program=p), p.check(func, (x, 0.7))) for p in programs]
+        entry, index = nearest_first(misses, func, (x, 0.7))[0]
+        return explain_failure(entry.program.guards[index], func, (x, 0.7), guards=entry.program.guards)
+
+    assert told(torch.randn(5, 3), fixed, any_scale).detail == "shape[0]"
+    assert told(torch.randn(5, 3), any_scale, fixed).detail == "shape[0]"
+    assert told(torch.randn(4, 3), fixed).guard is scale
+    assert told(torch.randn(5, 8), any_scale, any_rows).detail == "shape[1]"
+    beyond = [*any_rows, Guard(None, "PREDICATE", lt(s, 10))]
+    assert told(torch.randn(4), beyond, fixed).detail == "ndim", "what a symbol would have told follows from its tensor"
 
 
 def test_sizes_and_predicates():
