@@ -16,23 +16,30 @@ __all__ = ["backward_seen", "run_graphs"]
 
 def run_graphs(graphs: Sequence[GraphCall], function: Callable[[GraphCall], Callable[..., Any]]) -> list[Any]:
     """Run graphs, each by its `function`, and then the backward that the cell ran of each, where that was one, the last
-    first, as in the program. Gradients are computed, and dropped. Gives the results of forward."""
+    first, as in the program, and before a graph that changes what it needs. Gradients are computed, and dropped. Gives
+    the results of forward."""
     out: list[Any] = []
     passes: list[tuple[list[Any], list[Any]]] = []
     for g in graphs:
+        given = {id(t): t for t in g.inputs if isinstance(t, torch.Tensor) and t.requires_grad}
+        ran = backward_seen(g)
+        if ran is None and any(id(t) in given for _, wanted in passes for t in wanted):
+            _run_backward(passes)  # (an optimizer's step writes to the parameters that they still need)
         results = function(g)(*g.inputs)
         out.append(results)
-        ran = backward_seen(g)
         if ran is None or not torch.is_grad_enabled():
             continue
         some = [t for t in results if isinstance(t, torch.Tensor) and t.requires_grad]
-        wanted = [t for t in g.inputs if isinstance(t, torch.Tensor) and t.requires_grad]
-        if len(some) == len(ran) and wanted and not any(t._backward_hooks for t in wanted):
-            passes.append(([t for t, here in zip(some, ran) if here], wanted))
+        if len(some) == len(ran) and given and not any(t._backward_hooks for t in given.values()):
+            passes.append(([t for t, here in zip(some, ran) if here], list(given.values())))
+    _run_backward(passes)
+    return out
+
+
+def _run_backward(passes: list[tuple[list[Any], list[Any]]]) -> None:
     while passes:
         roots, wanted = passes.pop()
         torch.autograd.grad(roots, wanted, [torch.ones_like(t) for t in roots], allow_unused=True)
-    return out
 
 
 def backward_seen(g: GraphCall) -> tuple[bool, ...] | None:

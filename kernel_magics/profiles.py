@@ -15,10 +15,11 @@ from ..compiler.base.forks import resting
 from ..compiler.base.labels import label
 from ..compiler.frontend.entry_calls import EntryCall
 from ..compiler.report.profiles import encode_spans, on_the_device, profile_rows, tell_break_costs
-from ..compiler.report.schema import CallProfile
+from ..compiler.report.schema import CallProfile, Finding
 from ..compiler.stages import kernels_made
 from ..compiler.runtime.trace import Trace, available, trace
 from .graph_runs import backward_seen, run_graphs
+from .tracebacks import in_one_line
 from .timing import MOST_COPIES, again_of, names_put_back, preserved, touched
 
 __all__ = ["profile_calls"]
@@ -43,25 +44,36 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         how, run, around = _again(call, engine, options)
         if run is None:
             continue
-        with preserved(touched([call]), written), names_put_back([call]), call.state.apply(), resting(), around():
-            then = _backward_of(call, report) if how == "call" else None
-            plain, traced = _traced(run, then, budget * _SHARE / min(len(calls), _MOST_CALLS))
-        out = CallProfile(
+        try:
+            with preserved(touched([call]), written), names_put_back([call]), call.state.apply(), resting(), around():
+                then = _backward_of(call, report) if how == "call" else None
+                plain, traced = _traced(run, then, budget * _SHARE / min(len(calls), _MOST_CALLS))
+        except (Exception, SystemExit, GeneratorExit) as e:  # code of the program's may run in there
+            why = f"running it again raised {in_one_line(e)}"
+            report.notes.append(Finding("info", f"there is no profile of {call.name}: {why}"))
+            continue
+        profile = CallProfile(
             call.name, label(call.file) if call.file else "", call.line, how, _device(call), traced.seconds, plain
         )
-        out.backward = then is not None or how == "graphs" and any(backward_seen(g) for g in call.latest)
-        out.lost = traced.lost
-        graph_of = {id(s): graph for ref, graph in builder.schedules if (s := ref()) is not None}
-        entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
-        if how == "call":
-            tell_break_costs(traced.spans, report, entry_of, plain)
-        rows = profile_rows(traced.spans, report, graph_of, entry_of, call.name)
-        encode_spans(out, rows if out.device == "cpu" else on_the_device(rows, report))
-        report.profiles.append(out)
-        if out.device == "cpu":
-            _kernel_seconds(out, report)
+        profile.backward = then is not None or how == "graphs" and any(backward_seen(g) for g in call.latest)
+        _fill(profile, traced, builder)
+        report.profiles.append(profile)
     report.profiles += [p for p in earlier if all(p.name != made.name for made in report.profiles)]
     report.profiles.sort(key=lambda p: -p.seconds)
+
+
+def _fill(profile: CallProfile, traced: Trace, builder: Any) -> None:
+    """What the clock saw in the call, as rows of the profile; and what kernels took in it that have no time yet."""
+    report = builder.r
+    graph_of = {id(s): graph for ref, graph in builder.schedules if (s := ref()) is not None}
+    entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
+    profile.lost = traced.lost
+    if profile.how == "call":
+        tell_break_costs(traced.spans, report, entry_of, profile.plain_seconds)
+    rows = profile_rows(traced.spans, report, graph_of, entry_of, profile.name)
+    encode_spans(profile, rows if profile.device == "cpu" else on_the_device(rows, report))
+    if profile.device == "cpu":
+        _kernel_seconds(profile, report)
 
 
 def _again(call: EntryCall, engine: Any, options: Any) -> tuple[str, Callable[[], Any] | None, Callable[[], Any]]:

@@ -35,7 +35,7 @@ from .options import CellOptions, comment_options, parse
 from .precision import autocast
 from .progress import Progress
 from .sampling import Sampler, Samples
-from .tracebacks import OwnLines, text_of
+from .tracebacks import OwnLines, in_one_line, text_of
 
 __all__ = ["Session"]
 
@@ -119,7 +119,7 @@ class Session:
                 try:
                     f()
                 except Exception as e:  # each shows its own report, whatever becomes of the others
-                    print(f"tcompile: the work after the cell failed: {_words(e)}", file=sys.stderr)
+                    print(f"tcompile: the work after the cell failed: {in_one_line(e)}", file=sys.stderr)
         finally:
             self.live.tell()
             self._preload.after_cell()
@@ -517,7 +517,7 @@ class Session:
         try:
             report.speedups = self._time(builder, spec, cell, place)
         except (Exception, SystemExit, GeneratorExit) as e:
-            report.speedups = Speedups("unavailable", f"timing failed: {_words(e)}", spec.time)
+            report.speedups = Speedups("unavailable", f"timing failed: {in_one_line(e)}", spec.time)
         if builder.origin is not None:
             timed = {c.name for c in report.speedups.calls if c.measured}
             known = [c for c in builder.origin.speedups.calls if c.measured and c.name not in timed]
@@ -572,14 +572,8 @@ def _wall(builder: Any, samples: Samples, began: float, ended: float) -> Wall:
     try:
         return wall_of(began, ended, builder.waits(), looks(samples))
     except Exception as e:
-        builder.r.notes.append(Finding("info", f"where the cell's time went is not known: {_words(e)}"))
+        builder.r.notes.append(Finding("info", f"where the cell's time went is not known: {in_one_line(e)}"))
         return Wall()
-
-
-def _words(e: BaseException) -> str:
-    """An error as one line."""
-    first = next((line.strip() for line in text_of(e).splitlines() if line.strip()), "")
-    return f"{type(e).__name__}: {first}" if first else type(e).__name__
 
 
 @contextlib.contextmanager
@@ -588,7 +582,7 @@ def _told(report: CompileReport, what: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit, GeneratorExit) as e:  # code of the program's may run in there
-        report.notes.append(Finding("info", f"{what} failed: {_words(e)}"))
+        report.notes.append(Finding("info", f"{what} failed: {in_one_line(e)}"))
 
 
 def _conclude(report: CompileReport, served: int, before: CompileReport | None, place: Place) -> None:
@@ -606,7 +600,7 @@ def _show(place: Place, report: CompileReport, timed: bool = True) -> None:
         (place.show if timed else place.show_untimed)(report)
     except Exception as e:
         place.drop()
-        print(f"tcompile: the report could not be drawn: {_words(e)}", file=sys.stderr)
+        print(f"tcompile: the report could not be drawn: {in_one_line(e)}", file=sys.stderr)
 
 
 def _is_ours(line: str) -> bool:

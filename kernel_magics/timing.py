@@ -29,6 +29,7 @@ from ..compiler.base.figures import plural
 from .graph_runs import backward_seen, run_graphs
 from .precision import autocast, difference, tensors_of
 from .stats import Bootstrap, interval_of
+from .tracebacks import in_one_line
 from .waiting import WAITED, RunQueue, steady
 
 __all__ = ["measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "again_of", "Say"]
@@ -129,11 +130,15 @@ def measure(
     out.overall = [] if any(doubts) else _overall(jobs, engines)
     out.spent_seconds = time.perf_counter() - t0
     out.note = "; ".join(filter(None, dict.fromkeys((busy_words(), *(j.waited for j in live)))))
-    missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
+    missing = [words for c in out.calls for words in _failed(c)]
     missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
     apart: dict[str, list[str]] = {}  # reason -> names
     for c in out.calls:
-        if c.measured == "graphs" and c.engines and c.name not in apart.setdefault(c.why_not, []):
+        if (
+            c.measured == "graphs"
+            and any(e.median is not None for e in c.engines)
+            and c.name not in apart.setdefault(c.why_not, [])
+        ):
             apart[c.why_not].append(c.name)
     missing += [
         f"{' and '.join(names)} could not be timed as a whole: {why}; "
@@ -146,6 +151,14 @@ def measure(
     out.reason = "; ".join(reasons)
     out.of = _names([j.call for j in jobs if j.measured == "call" and j.rounds])
     return out
+
+
+def _failed(c: s.CallTiming) -> list[str]:
+    """Which engines could not run a call again. What none of them could says nothing of the program: the cell ran."""
+    out = [e for e in c.engines if e.status != "ok"]
+    if out and len(out) == len(c.engines):
+        return [f"{c.name} could not be timed: {out[0].reason or out[0].status}, which it had not done in the cell"]
+    return [f"{c.name}: {e.engine} {e.reason or e.status}" for e in out]
 
 
 def _names(calls: Sequence[EntryCall]) -> str:
@@ -377,7 +390,7 @@ def _rounds(job: _Job, budget: float) -> None:
             try:
                 first[c.engine] = _warm_up(c, budget)
             except Exception as e:
-                c.status, c.reason, c.run = "failed", f"running it again raised {type(e).__name__}: {e}", None
+                c.status, c.reason, c.run = "failed", f"running it again raised {in_one_line(e)}", None
         live = [c for c in job.contenders.values() if c.run is not None]
         n = 0
         if sum(first.values()) > budget / 2:

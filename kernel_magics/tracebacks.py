@@ -14,7 +14,7 @@ from typing import Any
 from ..compiler.base.labels import cell_name
 from ..compiler.errors import InternalError, TCompileError
 
-__all__ = ["own_traceback", "users_traceback", "render", "text_of", "OwnLines"]
+__all__ = ["own_traceback", "users_traceback", "render", "in_one_line", "text_of", "OwnLines"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The package may be a tree of links (an editable install): frames name files as they were found on sys.path.
@@ -69,6 +69,12 @@ def text_of(e: BaseException) -> str:
         return str(e)
     except Exception:
         return ""
+
+
+def in_one_line(e: BaseException) -> str:
+    """An error as one line."""
+    first = next((line.strip() for line in text_of(e).splitlines() if line.strip()), "")
+    return f"{type(e).__name__}: {first}" if first else type(e).__name__
 
 
 def _entered(tb: TracebackType | None) -> bool:

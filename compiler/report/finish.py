@@ -46,7 +46,10 @@ def finish(r: Any, served: int = 0) -> None:
         if f.status == "partly" and not f.reason and ended and all(b.harmless for b in ended):
             f.status = "compiled"
     r.marks = _marks(r)
-    r.findings = [*r.notes, *_findings(r)][:_MAX_FINDINGS]
+    found = _findings(r)
+    act = sum(f.severity == "warning" for f in found)  # what a person can act on comes first
+    room = _MAX_FINDINGS - min(len(r.notes), 1)
+    r.findings = [*found[: min(act, room)], *r.notes, *found[min(act, room) :]][:_MAX_FINDINGS]
     m = r.summary = s.Summary()
     backward = {b for p in r.partitions for b in p.backward}  # part of what was captured, not captured themselves
     m.graphs = sum(i not in backward for i in range(len(r.graphs)))

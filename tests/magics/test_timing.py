@@ -10,7 +10,9 @@ import torch
 from tcompile.compiler.backends import stock
 from tcompile.compiler.config import Options
 from tcompile.compiler.frontend.entry_calls import EntryCall
+from tcompile.compiler.report.builder import ReportBuilder
 from tcompile.kernel_magics import timing
+from tcompile.kernel_magics.profiles import profile_calls
 from tcompile.kernel_magics.waiting import RunQueue
 
 
@@ -43,6 +45,25 @@ def test_a_busy_machine_is_said(monkeypatch):
     assert timing.busy_words() == "the machine was busy with other programs: 11 wanted to run on 2 cores"
     monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 9.0, 8.0))
     assert timing.busy_words() == ""
+
+
+def test_what_cannot_be_run_again_is_said_as_that():
+    """Timing and picture are the compiler's: what they run into is no fault of the cell, which had run."""
+
+    def fails(x):
+        raise RuntimeError("modified by an inplace operation\nHint: detect_anomaly")
+
+    call = EntryCall("step", fails, (torch.ones(2),), safe=True, compiled=fails)
+    out = timing.measure([call], None, Options.make(), (), 0.01)
+    assert out.status == "unavailable" and not out.overall
+    why = "running it again raised RuntimeError: modified by an inplace operation"
+    assert out.reason == f"step could not be timed: {why}, which it had not done in the cell"
+    builder = ReportBuilder()
+    profile_calls([call], builder, None, Options.make(), 0.01)
+    (note,) = builder.r.notes
+    assert note.text == f"there is no profile of step: {why}" and note.severity == "info"
+    r = builder.report()
+    assert r.findings == [note] and not r.profiles
 
 
 class Clock:

@@ -722,6 +722,23 @@ def test_the_second_run_of_a_training_loop_that_breaks_has_its_backward_pass(she
     assert not r.summary.compile_seconds
 
 
+def test_a_step_that_was_compiled_in_three_graphs_is_timed_and_profiled(shell):
+    """The optimizer's graph writes to what backward of the model's graph needs: the program had run that before."""
+    run(shell, "import torch, torch.nn as nn\nnet = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))")
+    run(shell, "opt = torch.optim.AdamW(net.parameters())\nx = torch.ones(4, 8)")
+    run(
+        shell,
+        "%%tcompile -o r time=100ms\ndef step(x):\n    loss = net(x).square().sum()\n    if loss.item() > 1e9:\n"
+        "        print('large')\n    loss = loss + 1\n    loss.backward()\n    opt.step(); opt.zero_grad()\n"
+        "    return loss.detach()\nlosses = [step(x) for _ in range(3)]",
+    )
+    r = shell.user_ns["r"]
+    (step,) = [c for c in r.speedups.calls if c.name == "step"]
+    assert step.backward and all(e.median is not None for e in step.engines)
+    assert any(p.name == "step" and p.backward for p in r.profiles)
+    assert "raised" not in str(r) and not any(p.grad is not None for p in shell.user_ns["net"].parameters())
+
+
 def test_a_cell_that_runs_again_keeps_its_comparison_and_has_one_number(shell):
     run(shell, "import torch\nx = torch.randn(64)\nscales = [1.0, 2.0]")
     text = (

@@ -98,6 +98,9 @@ export function mainCall(report: Report): CallTiming | undefined {
   return calls.find(c => c.measured === 'cell') ?? [...calls].sort((a, b) => eagerSeconds(b) - eagerSeconds(a))[0];
 }
 
+/** Whether no engine could run a call again: a figure of others is not that of the cell. */
+const untimed = (c: CallTiming) => c.engines.length > 0 && c.engines.every(e => e.median === null);
+
 function eagerSeconds(c: CallTiming): number {
   return c.engines.find(e => e.engine === 'eager')?.median ?? 0;
 }
@@ -117,7 +120,7 @@ function timeFigure(report: Report): HTMLElement {
       engineBars(graphs.engines, graphs.speedups),
       h(
         'details.tc-fold',
-        null,
+        { open: report.speedups.calls.some(untimed) },
         h('summary', null, t('why nothing was timed as a whole')),
         h('p.tc-muted', null, report.speedups.reason)
       ),
