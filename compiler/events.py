@@ -17,7 +17,8 @@ Kinds and their facts (what listeners may rely on):
   break         brk (GraphBreak)                              skip         frame, reason
   backward      graph (AtenGraph): a compiled backward graph begins to run
   partition     name, partition (autograd.partition.Partition): what forward keeps for backward, what is computed again
-  recompile     frame, failures (list of GuardFailure)        limit        frame, limit
+  recompile     frame, failures (list of GuardFailure, that of the nearest entry first), hits (id of an entry -> calls
+                that it served)                               limit        frame, limit
   kernel        name, kernel (ir.Kernel), source, language, bytes, flops, origins, choices, names (variable -> node)
   binary        name (of a GPU kernel), source, language and names as compiled, registers, spills (bytes a thread),
                 shared (bytes), occupancy (0 to 1), assembly (text)

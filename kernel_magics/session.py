@@ -270,6 +270,7 @@ class Session:
         place = Place(self.shell, spec.quiet)
         ok = False
         before = self.engine.entries(spec.options)
+        builder.hits_before = {id(e): hits for e, hits in before}
         sampler = Sampler()
         began = time.perf_counter()
         sampler.start()

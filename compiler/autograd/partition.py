@@ -78,7 +78,8 @@ class Partition:
 class Value:
     """A value of the forward graph that backward needs. kind: "result" (the caller gets it as well), "copy" (of an
     input that the caller may change before backward), "weight" (in the type that products take it in), "random" (drawn,
-    so that it cannot be computed again), "activation".
+    so that it cannot be computed again), "dear" (its operator would take as long again), "activation" (where the rest
+    is computed again from).
     """
 
     name: str
@@ -188,6 +189,8 @@ def partition(
             else "random"
             if _random(node)
             else "activation"
+            if _recomputable(node)
+            else "dear"
         )
 
     made = set(copies.values())

@@ -318,7 +318,7 @@ class Engine:
                     return self._make_entry(cache, state, func, args, reasons, break_errors, small)
                 except OutdatedCapture as outdated:
                     small.clear()
-                    events.emit("recompile", frame=name, failures=[outdated.failure], call=1)
+                    events.emit("recompile", frame=name, failures=[outdated.failure], hits={})
                     return self._make_entry(cache, state, func, args, reasons, break_errors, small)
             except (SkipFrame, TCompileError, *_THE_MACHINE):
                 raise
@@ -370,8 +370,8 @@ class Engine:
     @staticmethod
     def _say_recompile(name: str, failures: list, cache: CodeCache, code: types.CodeType) -> None:
         if failures:
-            served = sum(e.hits for e in cache.entries)
-            events.emit("recompile", frame=name, failures=failures, call=served + 1, goes_on=goes_on_at(code))
+            hits = {id(e): e.hits for e in cache.entries}
+            events.emit("recompile", frame=name, failures=failures, hits=hits, goes_on=goes_on_at(code))
 
     def _whole_steps(self) -> bool:
         """Whether graphs may compute gradients themselves: for backends of other people's, only these know what such a

@@ -117,6 +117,7 @@ class ReportBuilder:
         self.renamed: list[tuple[Any, Any]] = []  # an entry and the one that took its place, for classes made anew
         self.origin: CompileReport | None = None  # the report of the run that made the entries which served this one
         self.served = 0  # calls served by entries of an earlier run
+        self.hits_before: dict[int, int] = {}  # by id of an entry: calls that it had served when this run began
         self._adopted: dict[int, _Adopted] = {}  # by id of an earlier report: what became of its graphs and kernels
         self.progress: tuple[str, int, int] = ("", 0, 0)
         self._stack: list[list] = []  # [stage name, seconds of the stages inside]
@@ -356,7 +357,7 @@ class ReportBuilder:
         expected, got = failure_words(f)
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
-        suggestion = f.suggestion
+        hits, suggestion = e.facts.get("hits"), f.suggestion
         if "__stack_" in suggestion:
             suggestion = _of_no_name(g, detail, f.got)
         if e.facts.get("goes_on") is not None:
@@ -383,7 +384,7 @@ class ReportBuilder:
                 g.why,
                 len(failures) - 1,
                 self._now(),
-                e.facts.get("call"),
+                None if hits is None else sum(n - self.hits_before.get(entry, 0) for entry, n in hits.items()) + 1,
                 line_on_stack(self.r.source.file),
             )
         )

@@ -29,7 +29,7 @@ _OWN_ERROR = "correct what the message says: eager raises the same error at this
 RERAN = "a graph of it raised; the call ran as plain Python"
 SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", "error": "✕"}
 # Of several marks on one line the first of these wins: what a person can act on comes first.
-_PRIORITY = ("break", "guard", "eager", "captured")
+_PRIORITY = ("break", "eager", "captured", "guard")
 _MAX_FINDINGS = 3
 _LITTLE_COMPILING, _LITTLE = 0.05, 0.02  # seconds, and part of the run: compiling again that is nothing to avoid
 _NO_TENSORS = "nothing to compile: no tensor code ran"
@@ -46,10 +46,10 @@ def finish(r: Any, served: int = 0) -> None:
         if f.status == "partly" and not f.reason and ended and all(b.harmless for b in ended):
             f.status = "compiled"
     r.marks = _marks(r)
-    found = _findings(r)
-    act = sum(f.severity == "warning" for f in found)  # what a person can act on comes first
-    room = _MAX_FINDINGS - min(len(r.notes), 1)
-    r.findings = [*found[: min(act, room)], *r.notes, *found[min(act, room) :]][:_MAX_FINDINGS]
+    loud = [f for f in _findings(r) if f.severity == "warning"][: _MAX_FINDINGS - min(len(r.notes), 1)]
+    quiet = [f for f in _findings(r) if f.severity != "warning"]
+    notes = sorted([*r.notes, *loud], key=lambda f: f.severity != "warning")  # what a person can act on comes first
+    r.findings = [*notes, *quiet][:_MAX_FINDINGS]
     m = r.summary = s.Summary()
     backward = {b for p in r.partitions for b in p.backward}  # part of what was captured, not captured themselves
     m.graphs = sum(i not in backward for i in range(len(r.graphs)))
@@ -162,14 +162,15 @@ def _is_own_error(r: Any, b: s.Break) -> bool:
 
 
 def _marks(r: Any) -> list[s.Mark]:
-    best: dict[tuple[str, int], s.Mark] = {}
+    """One mark a line, of what became of it; and one of guards that rely on it, whatever became of it."""
+    best: dict[tuple[str, int, bool], s.Mark] = {}
 
     def put(file: str, line: int | None, kind: str, text: str, ref: str, end_line: int | None = None) -> None:
         if not line or not _is_user_code(r, file):
             return
-        old = best.get((file, line))
-        if old is None or _PRIORITY.index(kind) < _PRIORITY.index(old.kind):
-            best[file, line] = s.Mark(line, kind, text, file, cell_number(file), end_line, ref)
+        at = (file, line, kind == "guard")
+        if at not in best or _PRIORITY.index(kind) < _PRIORITY.index(best[at].kind):
+            best[at] = s.Mark(line, kind, text, file, cell_number(file), end_line, ref)
 
     for i, b in enumerate(r.graph_breaks):
         words = b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else "")
@@ -203,7 +204,9 @@ def _marks(r: Any) -> list[s.Mark]:
             put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
         for file, line in (g.captured or g.lowered).lines():
             put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
-    return sorted(best.values(), key=lambda m: (m.file, m.line))
+        for _, _, file, line in g.callers:
+            put(file, line, "captured", f"what it calls is compiled into {g.name}", f"graphs/{i}")
+    return sorted(best.values(), key=lambda m: (m.file, m.line, _PRIORITY.index(m.kind)))
 
 
 def _is_user_code(r: Any, file: str) -> bool:
@@ -224,6 +227,7 @@ def numerics_findings(r: Any) -> list[s.Finding]:
 
 _KEEP = {  # how digits are kept: in which dtype, or by which formula
     "overflow": "subtract the largest value before it, as torch.softmax does, or compute it in {0}",
+    "underflow": "compute it in {0}, or scale it up before, as torch.amp.GradScaler does",
     "cancellation": "compute it in {0}, or by a formula without this difference: torch.var for a variance",
 }
 

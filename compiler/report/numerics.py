@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, Sequence
+import re
+from typing import Any, Container, Sequence
 
 import torch
 import torch.fx
@@ -29,13 +30,21 @@ _MOST_NODES = 400
 _MOST_BYTES = 1 << 30  # of values that are looked at, all at once
 _DRAWN = "these are random numbers: what follows is computed from the same ones"
 _FOLLOWS = "it follows from random numbers that are too large to be kept"
+_UNROUNDED = "its kernel computes it in float32, and never rounds it"
 _RANDOM = tuple("rand dropout bernoulli normal multinomial philox keep_bits uniform exponential poisson".split())
 
 
-def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: int | None = None) -> list[NumericError]:
+def check_graph(
+    aten: AtenGraph,
+    inputs: Sequence[Any],
+    opts: Options,
+    number: int | None = None,
+    stored: Container[str] | None = None,
+) -> list[NumericError]:
     """Errors of the graph's nodes on `inputs`, in the graph's order. Inputs are read, never written. Random numbers are
     drawn once, by our kernels: eager and float64 compute with the same ones, so that what follows from them is
-    compared. The numbers themselves are listed as not compared.
+    compared. The numbers themselves are listed as not compared. `stored`: the nodes that the graph's own kernels put
+    into memory, where that is known; others are rounded to 16 bits only to be looked at.
     """
     aten = aten.whole or aten
     nodes = visible_nodes(aten)
@@ -48,6 +57,7 @@ def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: i
         exact = node_values(aten, inputs, double=True, given=given)
     unknown: set[torch.fx.Node] = set()  # random, and ours were not looked at: what follows has other numbers
     rows = []
+    lost: set[torch.fx.Node] = set()  # with digits that an operation of this dtype has lost, and what follows
     for n in aten.graph.nodes:
         if n in drawn and n not in given and not _is_tuple(n) or n not in given and _reads(n, unknown):
             unknown.add(n)
@@ -55,7 +65,9 @@ def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: i
             random = _DRAWN if n in drawn else _FOLLOWS if n in unknown else ""
             row = _row(n, ours[n].detach(), eager[n].detach(), exact[n].detach(), random, number)
             if not random:
-                _blame(row, n, ours[n].detach(), exact)
+                _blame(row, n, ours[n].detach(), exact, lost)
+                if stored is not None and n.name not in stored and not opts.get("emulate_precision"):
+                    _forgive(row)
             rows.append(row)
     return rows
 
@@ -93,7 +105,7 @@ def check_calls(calls: Sequence[Any], report: Any, opts: Options) -> None:
         why = "" if aten is not None else "it ran with torch's own kernels"
         if aten is not None:
             try:
-                rows += check_graph(aten, g.inputs, opts, g.number)
+                rows += check_graph(aten, g.inputs, opts, g.number, _stored(report, g.number))
             except (
                 Exception
             ) as e:  # an index that an update has moved out of bounds, memory: the other graphs still tell
@@ -103,6 +115,12 @@ def check_calls(calls: Sequence[Any], report: Any, opts: Options) -> None:
     # (of a graph that an earlier run compiled, that run's comparison stands)
     report.numerics = [*(n for n in report.numerics if n.graph not in done), *rows]
     report.findings = [*numerics_findings(report), *(f for f in report.findings if f.ref != "numerics")]
+
+
+def _stored(report: Any, graph: int) -> set[str] | None:
+    """The nodes of a graph that have memory, by its plan: a buffer is called after its node (`addmm_product`)."""
+    names = [b.name for m in report.memory if m.graph == graph for b in m.buffers]
+    return {*names, *(re.sub(r"_[a-z]\w*$", "", name) for name in names)} if names else None
 
 
 def visible_nodes(aten: AtenGraph) -> list[torch.fx.Node]:
@@ -190,15 +208,23 @@ def _row(
     return row
 
 
+_GONE = 0.5  # relative error from which on little of a value is left
 _LOSES = 1e3  # times as large as their difference: so much larger operands cost three digits
 
 
-def _blame(row: NumericError, n: torch.fx.Node, ours: torch.Tensor, exact: dict) -> None:
-    """Whether this operation loses what float64 keeps: values beyond the dtype's range, or a difference of values that
-    are nearly equal."""
+def _blame(row: NumericError, n: torch.fx.Node, ours: torch.Tensor, exact: dict, lost: set[torch.fx.Node]) -> None:
+    """Whether this operation loses what float64 keeps: values beyond the dtype's range, above or below, or a difference
+    of values that are nearly equal. `lost` collects what has lost its values to 0, and what follows from it."""
     if not ours.is_floating_point():
         return
     ref = exact[n].detach().double()
+    under = ref[(ours == 0) & (ref != 0) & (ref.abs() < torch.finfo(ours.dtype).smallest_normal)].abs()
+    if under.numel() and (row.rms_vs_float64 or 0) > _GONE:
+        if not lost.intersection(n.all_input_nodes):
+            words = f"{under.numel()} of {row.count} values become 0 in {row.dtype}, up to {float(under.max()):.1e}"
+            row.cause, row.why = "underflow", words
+        lost.add(n)
+        return
     over = int((ours.isinf() & ref.isfinite()).sum())
     if over and not any(_infinite(i, exact, row.dtype) for i in n.all_input_nodes):
         most = float(ref[ours.isinf() & ref.isfinite()].abs().max())
@@ -209,6 +235,14 @@ def _blame(row: NumericError, n: torch.fx.Node, ours: torch.Tensor, exact: dict)
         if lost > _LOSES:
             words = f"the operands are {lost:.0e} times as large as the result, which keeps few of their digits"
             row.cause, row.why = "cancellation", words
+
+
+def _forgive(row: NumericError) -> None:
+    """A value in 16 bits that no memory holds: its kernel goes on with float32, but for a cast that the program asks
+    for. What was looked at has an error of its own; eager's is real."""
+    if row.dtype in ("float16", "bfloat16") and row.op != "aten._to_copy.default" and row.verdict in ("same", "close"):
+        row.max_abs = row.rms_vs_float64 = None
+        row.why = f"in eager {row.why}; {_UNROUNDED}" if row.cause else _UNROUNDED
 
 
 def _infinite(n: torch.fx.Node, exact: dict, dtype: str) -> bool:

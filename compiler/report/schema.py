@@ -214,7 +214,8 @@ class PartitionValue:
 
     name: str
     op: str
-    # "activation" | "result": the caller gets it too | "random": drawn | "copy": of an input | "weight": converted
+    # "activation": the rest is computed again from it | "dear": to be computed again | "result": the caller gets it too
+    # | "random": drawn | "copy": of an input | "weight": converted
     kind: str = "activation"
     shape: list | None = None  # ints, and size expressions as text
     dtype: str = ""
@@ -286,6 +287,7 @@ class GuardRow:
     ns: float | None = (
         None  # measured nanoseconds a call, of all that the row stands for; watched guards share one proof
     )
+    fixed: str = ""  # of a value that a call is given: what of it may not change (`shape or dtype`)
 
 
 @dataclass
@@ -306,7 +308,7 @@ class Recompile:
     why: str = ""
     others: int = 0  # further entries of the frame that failed as well
     time: float = 0.0
-    at_call: int | None = None  # which compiled call of the function it was, from 1, those of earlier cells included
+    at_call: int | None = None  # which compiled call of the function in this run it was, from 1
     called: int | None = None  # the line of the cell that made that call, where it is known
 
 
@@ -460,7 +462,7 @@ class NumericError:
     nan: int = 0  # of this compiler's values
     inf: int = 0
     count: int = 0  # of values
-    cause: str = ""  # "overflow" | "cancellation": where digits are lost, by this operation itself
+    cause: str = ""  # "overflow" | "underflow" | "cancellation": where digits are lost, by this operation itself
 
 
 @dataclass

@@ -10,7 +10,16 @@ import torch
 from ..guards.guard import Guard, GuardFailure, TensorSpec
 from ..guards.weak import present
 
-__all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "failure_subject", "short"]
+__all__ = [
+    "guard_text",
+    "expected_text",
+    "fixed_words",
+    "guard_class",
+    "spec_text",
+    "failure_words",
+    "failure_subject",
+    "short",
+]
 
 _VOWELS = "AEIOUaeiou"
 _WATCHED_ROOTS = ("global", "function", "const", "builtin")
@@ -96,6 +105,25 @@ def expected_text(g: Guard) -> str:
         obj = e() if callable(e) else e
         return f"this {type(obj).__name__}" if obj is not None else "an object that is gone"
     return short(present(e))
+
+
+_GIVEN = re.compile(r"\w+(\[[^\[\].]+\])?")  # names, and items of what they name
+_FIXED = {"EQUALS": "value", "LEN": "length", "DICT_KEYS": "keys"}
+
+
+def fixed_words(g: Guard) -> str:
+    """What of a value that a call is given may not change, in a few words; nothing of what lies deeper in objects."""
+    name = g.source.name() if g.source is not None else ""
+    if not _GIVEN.fullmatch(name) or g.source.root.kind not in ("local", "global", "closure"):
+        return ""
+    if g.kind != "TENSOR" or not isinstance(g.expected, TensorSpec):
+        return _FIXED.get(g.kind, "")
+    sizes = g.expected.shape
+    fixed = [d for d, size in enumerate(sizes) if type(size) is int]
+    if len(fixed) == len(sizes):
+        return "shape or dtype"
+    named = " or ".join(f"{_ORDINALS[d]} size" if d < len(_ORDINALS) else f"size {d}" for d in fixed)
+    return f"{named or 'number of dimensions'} or dtype"
 
 
 def _name(source: Any) -> str:
@@ -191,4 +219,6 @@ def failure_subject(f: GuardFailure) -> tuple[str, str]:
     """Source and detail of what changed: (`x`, `shape[0]`), (`n`, ``), (``, `grad mode`)."""
     g = f.guard
     name = g.source.name() if g.source is not None else ""
+    if g.kind == "LEN":
+        return f"len({name})", ""
     return name, f.detail if g.kind in ("TENSOR", "STATE", "PREDICATE") or not name else ""

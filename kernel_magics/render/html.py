@@ -295,7 +295,7 @@ def _code(r: Any) -> str:
     text = r.source.text
     if not text.strip():
         return ""
-    marks = {m.line: m for m in r.marks if m.file == r.source.file}
+    marks = {m.line: m for m in reversed(r.marks) if m.file == r.source.file}  # (the first of a line counts)
     lines = text.rstrip("\n").split("\n")
     rows = []
     for i, line in enumerate(lines[:200], r.source.first_line):

@@ -251,6 +251,12 @@ export function changed(r: { source: string; detail: string; kind: string }): st
     : r.source || r.detail || r.kind;
 }
 
+/** What changed as prose: names and relations are code, a description is not. */
+export function changedCode(r: { source: string; detail: string; kind: string }): string {
+  const what = changed(r);
+  return !what.includes(' ') || /[<>=]/.test(what) ? `\`${what}\`` : what;
+}
+
 export function engineLabel(e: { engine: string; detail?: string }): string {
   return e.engine === 'tcompile' && e.detail ? e.detail : engineName(e.engine);
 }

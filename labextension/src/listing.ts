@@ -15,7 +15,7 @@ export const MARK_WORDS: { [kind in MarkKind]: string } = words({
 /** What an accumulator's name is followed by in its parts: one for each copy of the loop's body. */
 export const SUFFIX = /_(?:v\d+|sum|max|min)$/;
 /** Where a line has several marks, the first of these is drawn, and the hover tells all. */
-const PRIORITY: MarkKind[] = ['break', 'eager', 'captured', 'guard'];
+const PRIORITY: MarkKind[] = ['break', 'eager', 'captured', 'guard']; // as in compiler/report/finish.py
 
 /** The marks that cover a line, most important first. */
 export function marksByLine(marks: Mark[]): Map<number, Mark[]> {
@@ -35,7 +35,7 @@ export function marksByLine(marks: Mark[]): Map<number, Mark[]> {
 
 export function markElement(marks: Mark[]): HTMLElement {
   const sentence = marks.map(m => `${MARK_WORDS[m.kind] ?? m.kind}: ${m.text}`).join('\n');
-  const ring = marks[0].kind !== 'guard' && marks.some(m => m.kind === 'guard') ? '.tc-mark-ringed' : '';
+  const ring = marks[0].kind === 'captured' && marks.some(m => m.kind === 'guard') ? '.tc-mark-ringed' : '';
   return h(`span.tc-mark.tc-mark-${marks[0].kind}${ring}`, { title: sentence, role: 'img', 'aria-label': sentence });
 }
 

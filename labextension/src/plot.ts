@@ -42,13 +42,17 @@ function loadPlotly(): Promise<Plotly> {
   return loading;
 }
 
+/** Powers of ten that have room beside an axis. */
+const MOST_DECADES = 9;
+
 function ticks(values: number[], log: boolean): number[] {
   const finite = values.filter(v => isFinite(v) && (!log || v > 0));
   const lo = Math.min(...finite);
   const hi = Math.max(...finite);
   if (log) {
     const out: number[] = [];
-    for (let e = Math.floor(Math.log10(lo)); e <= Math.ceil(Math.log10(hi)); e++) {
+    const [from, to] = [Math.floor(Math.log10(lo)), Math.ceil(Math.log10(hi))];
+    for (let e = from; e <= to; e += Math.ceil((to - from + 1) / MOST_DECADES)) {
       out.push(10 ** e);
     }
     return out;
@@ -269,7 +273,7 @@ export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
   );
   const [W, H, L, B, T, R] = [560, 240, Math.max(40, 14 + 6.5 * longest), 40, 24, 22];
   const scale = (values: number[], log: boolean, from: number, to: number) => {
-    const f = (v: number) => (log ? Math.log10(Math.max(v, 1e-12)) : v);
+    const f = (v: number) => (log ? Math.log10(Math.max(v, Number.MIN_VALUE)) : v);
     const marks = ticks(values, log);
     const lo = Math.min(...marks.map(f), ...values.map(f));
     const hi = Math.max(...marks.map(f), ...values.map(f));

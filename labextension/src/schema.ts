@@ -135,7 +135,7 @@ export interface Graph {
 export interface PartitionValue {
   name: string;
   op: string;
-  kind: 'activation' | 'result' | 'random' | 'copy' | string;
+  kind: 'activation' | 'dear' | 'result' | 'random' | 'copy' | 'weight' | string;
   shape: Shape | null;
   dtype: string;
   bytes: number;
@@ -212,6 +212,8 @@ export interface GuardRow {
   failed: number;
   count: number;
   ns?: number | null;
+  /** Of a value that a call is given: what of it may not change (`shape or dtype`). */
+  fixed?: string;
 }
 
 export interface Recompile {
@@ -347,6 +349,8 @@ export interface NumericError {
   nan?: number;
   inf?: number;
   count?: number;
+  /** Where the operation itself loses digits. */
+  cause?: '' | 'overflow' | 'underflow' | 'cancellation' | string;
 }
 
 /** Seconds per call of one engine; `lo` and `hi` bound the median with 95 % confidence. */

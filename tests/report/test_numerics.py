@@ -140,9 +140,14 @@ def test_where_digits_are_lost_comes_first_with_what_keeps_them():
     def masked(x):
         return torch.softmax(x.masked_fill(x < 0, float("-inf")), -1)
 
+    def too_small(x):
+        p = torch.exp(-x) * 1e-3
+        return x + (p.half() ** 2).float()
+
     large = torch.linspace(-5, 20, 4 * 64).reshape(4, 64)
     for f, x, cause, dtype in (
         (too_large, large.half(), "overflow", "float32"),
+        (too_small, torch.full((4,), 7.0), "underflow", "float32"),
         (variance, torch.randn(8, 512) + 4096, "cancellation", "float64"),
     ):
         r = tcompile.explain(f, check=True)(x)
@@ -151,5 +156,12 @@ def test_where_digits_are_lost_comes_first_with_what_keeps_them():
         first = next(x for x in r.findings if x.ref == "numerics")
         assert "loses what float64 keeps" in first.text and dtype in first.action
         assert not any("emulate_precision" in x.action for x in r.findings)
+    r = tcompile.explain(too_small, check=True)(torch.full((4,), 7.0))
+    cast, square = [n for n in r.numerics if n.dtype == "float16"]
+    assert (square.cause, square.rms_vs_float64, square.eager_rms_vs_float64) == ("underflow", None, 1.0)
+    assert square.why.startswith("in eager 4 of 4 values become 0 in float16") and "never rounds it" in square.why
+    assert cast.rms_vs_float64 is not None and not cast.why, "a cast that the program asks for is rounded"
+    exact = tcompile.explain(too_small, check=True, options={"emulate_precision": True})(torch.full((4,), 7.0))
+    assert [n.rms_vs_float64 for n in exact.numerics if n.cause] == [1.0]
     r = tcompile.explain(masked, check=True)(large)
     assert not any(n.cause for n in r.numerics) and not [x for x in r.findings if x.ref == "numerics"]

@@ -8,7 +8,7 @@ from ...base.labels import label
 from ...guards.guard_cost import GuardCost
 from .. import schema as s
 from .relabel import row_with
-from ..words import expected_text, guard_class, guard_text
+from ..words import expected_text, fixed_words, guard_class, guard_text
 
 __all__ = ["GuardTable", "DROPPED"]
 
@@ -112,6 +112,7 @@ class GuardTable:
             cls,
             failed,
             ns=ns,
+            fixed=fixed_words(g),
         )
 
     def _shares(self, entry: int) -> Callable[[int, str], tuple[str, float | None]]:

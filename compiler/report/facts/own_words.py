@@ -29,7 +29,8 @@ def users_words(text: str, line: str) -> str:
 
 
 def part_of_no_name(source: str) -> str:
-    """`shape[0] of __stack_2`: a part of what has no name, to be told in that order."""
+    """`shape[0] of __stack_2`: a part of what has no name, to be told in that order; so is its length."""
+    source = re.sub(r"^len\((__stack_\d+_*)\)$", r"the length of \1", source)
     return re.sub(r"^(__stack_\d+_*)\.?(.+)$", r"\2 of \1", source)
 
 

@@ -1,11 +1,11 @@
 /** Call by call: which entry served, which calls had to wait for the compiler, and why the others had not. */
 
 import { Child, h, prose, section, table } from '../dom';
-import { changed, count, frameWords, plural, seconds } from '../format';
+import { changedCode, count, frameWords, plural, seconds } from '../format';
 import { Recompile, Report } from '../schema';
 import { t } from '../texts';
 
-interface Row {
+export interface Row {
   entry: number;
   name: string;
   /** The backward passes of the entry, which are compiled when the first of each is called for. */
@@ -160,7 +160,7 @@ function why(report: Report, r: Row): Child[] {
           t(' compiled again: '),
           ...r.causes.flatMap((c, i) => [
             i ? '; ' : '',
-            ...prose(`\`${changed(c)}\``),
+            ...prose(changedCode(c)),
             t(' was '),
             ...prose(quoted(c.expected)),
             t(', is now '),
@@ -193,10 +193,24 @@ function why(report: Report, r: Row): Child[] {
 
 /** `call 2 of `f` (from line 12)`: calls that became part of another compiled function are not counted. */
 export function callWords(r: Recompile): string {
-  const words = frameWords(r.frame_name);
-  const name = words.startsWith('the ') ? words : `\`${words}\``;
-  const which = r.at_call ? t('call {0} of {1}', r.at_call, name) : t('a call of {0}', name);
+  const which = numbered(frameWords(r.frame_name), r.at_call);
   return r.called && r.frame_name !== '<module>' ? t('{0} (from line {1})', which, r.called) : which;
+}
+
+function numbered(words: string, call?: number | null): string {
+  const name = words.startsWith('the ') ? words : `\`${words}\``;
+  return call ? t('call {0} of {1}', call, name) : t('a call of {0}', name);
+}
+
+/** Which call it was that waited in a row: of a function's first entry it was the first, of others the causes tell. */
+export function waitWords(report: Report, row: Row): string {
+  const entry = report.entries[row.entry];
+  const first = report.frames[entry.frame]?.entries[0] === row.entry && !row.causes.length;
+  const call = numbered(row.name, row.causes[0]?.at_call ?? (first ? 1 : null));
+  if (row.backward) {
+    return t('backward of {0}', numbered(row.name));
+  }
+  return typeof entry.goes_on === 'number' ? t('{0}, from line {1} on', call, entry.goes_on) : call;
 }
 
 const quoted = (text: string) => (text.includes('`') ? text : `\`${text}\``);

@@ -336,6 +336,7 @@ export function codeView({ model, memory }: ViewContext): View {
       pane.hidden = !opened.includes(name);
       if (pane.previousElementSibling instanceof HTMLElement) {
         pane.previousElementSibling.hidden = pane.hidden || name === opened[0];
+        pane.previousElementSibling.classList.toggle('tc-row-start', opened.indexOf(name) % 2 === 0);
       }
     }
     clear(toggles);

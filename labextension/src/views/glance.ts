@@ -1,14 +1,14 @@
 /** What a reader of a report asks first, each with its answer in a few words and the way to the rest. */
 
 import { Child, h, prose, section } from '../dom';
-import { bytes, changed, place, plural, seconds } from '../format';
+import { bytes, changedCode, place, plural, seconds } from '../format';
 import { lineShares } from '../listing';
 import { NumericError, PartitionValue, Report } from '../schema';
 import { mainGraph, Model } from '../selection';
-import { t } from '../texts';
+import { t, words } from '../texts';
 import { keptInside } from './kept';
-import { readers } from './memory';
-import { callRows, callWords, varyingNames } from './calls';
+import { KEPT_WORDS, readers } from './memory';
+import { callRows, callWords, varyingNames, waitWords } from './calls';
 import { exponent } from './numerics';
 import { ViewContext } from './view';
 
@@ -106,16 +106,20 @@ function different(report: Report, go: (ref: string) => void): Row | null {
     return null;
   }
   const lines = previous.source.filter(([sign]) => sign === '+' || sign === '-').length;
-  const figures = previous.changes
-    .slice(0, CHANGES)
-    .map(c => [c.what, c.before, '→', c.after].filter(Boolean).join(' '));
+  // What was given otherwise comes first: the figures follow from it.
+  const causes = previous.changes.filter(c => c.what === 'recompiles' && c.why);
+  const options = previous.changes.filter(c => c.what.startsWith('option '));
+  const rest = previous.changes.filter(c => !causes.includes(c) && !options.includes(c));
+  const figures = [...options, ...causes, ...rest]
+    .slice(0, CHANGES + causes.length)
+    .map(c => (causes.includes(c) ? c.why! : [c.what, c.before, '→', c.after].filter(Boolean).join(' ')));
   const more = previous.changes.length - figures.length;
   const told = [lines ? plural(lines, 'changed line') : '', ...figures, more > 0 ? t('{0} more', more) : ''].filter(
     Boolean
   );
   return {
     question: t('What is different from its last run?'),
-    answer: told.length ? told.join('; ') : t('nothing: the same lines, options and figures'),
+    answer: told.length ? prose(told.join('; ')) : t('nothing: the same lines, options and figures'),
     more: told.length ? () => go('previous') : undefined
   };
 }
@@ -177,7 +181,8 @@ function largest(v: PartitionValue | undefined, read: Map<string, string>): Chil
         t('; the largest, '),
         h('code', null, v.name),
         t(' ({0})', bytes(v.bytes)),
-        read.get(v.name) ? [t(', is read by '), h('code', null, read.get(v.name)!)] : ''
+        read.get(v.name) ? [t(', is read by '), h('code', null, read.get(v.name)!)] : '',
+        KEPT_WORDS[v.kind] ? t(': {0}', KEPT_WORDS[v.kind]) : ''
       ]
     : '';
 }
@@ -185,21 +190,18 @@ function largest(v: PartitionValue | undefined, read: Map<string, string>): Chil
 function waited(report: Report): Row {
   const rows = callRows(report).filter(r => r.waits);
   const longest = [...rows].sort((a, b) => b.waited - a.waited)[0];
-  const passes = rows.filter(r => r.backward).reduce((sum, r) => sum + r.waits, 0);
-  const calls = rows.filter(r => !r.backward).length;
-  const both = [calls ? plural(calls, 'call') : '', passes ? plural(passes, 'backward pass', 'backward passes') : ''];
-  const name = longest ? (longest.backward ? t('backward of {0}', longest.name) : longest.name) : '';
+  const waits = (some: typeof rows) => some.reduce((sum, r) => sum + r.waits, 0);
+  const passes = waits(rows.filter(r => r.backward));
+  const total = rows.reduce((sum, r) => sum + r.waited, 0);
   return {
     question: t('Which call waited for the compiler?'),
     answer: longest
-      ? calls + passes > 1
-        ? t(
-            '{0} waited, longest {1}: {2}',
-            both.filter(Boolean).join(t(' and ')),
-            seconds(longest.waited),
-            `${name} (#${longest.entry})`
-          )
-        : t('one, for {0}: {1}', seconds(longest.waited), name)
+      ? [
+          ...prose(waitWords(report, longest)),
+          t(', for {0}', seconds(longest.waited)),
+          waits(rows) > 1 ? t('; all {0} waits took {1}', waits(rows), seconds(total)) : t('; no other did'),
+          passes && passes < waits(rows) ? t(', {0} of them in backward()', passes) : ''
+        ]
       : report.summary.compile_seconds
         ? seconds(report.summary.compile_seconds)
         : t('none: earlier entries served'),
@@ -230,7 +232,7 @@ function again(report: Report): Row | null {
     answer: [
       ...prose(callWords(first)),
       ': ',
-      ...prose(t('`{0}` changed from ', changed(first))),
+      ...prose(t('{0} changed from ', changedCode(first))),
       ...prose(first.expected.includes('`') ? first.expected : `\`${first.expected}\``),
       t(' to '),
       ...prose(first.got.includes('`') ? first.got : `\`${first.got}\``),
@@ -240,18 +242,34 @@ function again(report: Report): Row | null {
   };
 }
 
-/** What is given to a call, as far as its guards know it: tensors by their shapes, other values as they are. */
-function next(report: Report): Row {
-  const given = report.guards.filter(g => g.cls !== 'dropped' && /^\w+$/.test(g.source));
+/**
+ * What of the values that a call is given may not change, by name: of the entry that asks for least. What follows a
+ * break is given what was made before it, which nobody changes.
+ */
+export function fixedParts(report: Report): Map<string, string> {
   const any = varyingNames(report);
-  const names = (kinds: string[]) => [
-    ...new Set(given.filter(g => kinds.includes(g.kind) && !any.has(g.source)).map(g => g.source))
-  ];
+  const least = new Map<string, string>();
+  for (const g of report.guards) {
+    const made = typeof report.entries[g.entry]?.goes_on === 'number';
+    if (g.fixed && g.cls !== 'dropped' && !made && !any.has(g.source)) {
+      const key = `${g.kind === 'TENSOR' ? '' : g.kind} ${g.source}`;
+      const known = least.get(key);
+      const sizes = (fixed: string) => (fixed.startsWith('shape') ? Infinity : fixed.split(' size').length - 1);
+      least.set(key, known === undefined || sizes(g.fixed) < sizes(known) ? g.fixed : known);
+    }
+  }
+  return least;
+}
+
+function next(report: Report): Row {
+  const parts = new Map<string, string[]>();
+  for (const [key, fixed] of fixedParts(report)) {
+    parts.set(fixed, [...(parts.get(fixed) ?? []), key.slice(key.indexOf(' ') + 1)]);
+  }
   const some = (all: string[]): Child[] => [
     ...all.slice(0, NAMES).flatMap((name, i) => [i ? ', ' : '', h('code', null, name)]),
     all.length > NAMES ? t(' and {0} more', all.length - NAMES) : ''
   ];
-  const [tensors, values, lengths] = [names(['TENSOR']), names(['EQUALS', 'DICT_KEYS']), names(['LEN'])];
   const guards = plural(
     report.guards.reduce((n, g) => n + g.count, 0),
     'guard'
@@ -259,14 +277,19 @@ function next(report: Report): Row {
   return {
     question: t('What would compile it again?'),
     answer: [
-      tensors.length ? [t('another shape or dtype of '), ...some(tensors), '; '] : '',
-      values.length ? [t('another value of '), ...some(values), '; '] : '',
-      lengths.length ? [t('another length of '), ...some(lengths), '; '] : '',
+      ...[...parts].flatMap(([fixed, names]): Child[] => [t('another {0} of ', fixed), ...some(names), '; ']),
       t('all that its {0} check', guards)
     ],
     more: 'forecast'
   };
 }
+
+/** How an operation loses the digits of its values. */
+const LOST: { [cause: string]: string } = words({
+  overflow: 'beyond the largest number',
+  underflow: 'all but lost to 0',
+  cancellation: 'digits cancel'
+});
 
 function accuracy(report: Report): Row {
   const { numerics } = report;
@@ -277,6 +300,7 @@ function accuracy(report: Report): Row {
   const worst = numerics.find(n => n.verdict === 'diverges');
   const first = numerics.find(n => (n.rms_vs_float64 ?? 0) > 0);
   const nan = numerics.find(n => n.nan);
+  const lost = numerics.find(n => n.cause);
   return {
     question: t('Where do results first differ from float64?'),
     answer: [
@@ -289,6 +313,7 @@ function accuracy(report: Report): Row {
             : report.options.check
               ? t('not compared: earlier entries served, and the run that made them was without --check')
               : t('not compared: ask, or run with --check'),
+      lost ? [t('; {0} at ', LOST[lost.cause!] ?? lost.cause!), named(lost), t(' in {0}', lost.dtype)] : '',
       nan ? [t('; NaN first at '), named(nan)] : ''
     ],
     more: 'numerics'

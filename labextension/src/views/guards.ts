@@ -1,7 +1,7 @@
 /** When was what compiled, which guard failed and why, and what every entry relies on. */
 
 import { append, Child, clear, Column, empty, h, prose, section, table } from '../dom';
-import { changed, count, frameWords, place, plural, seconds } from '../format';
+import { changedCode, count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
 import { callsView, callWords } from './calls';
 import { forecastForm } from './forecast';
@@ -44,6 +44,9 @@ const EVENT_WORDS: { [name: string]: string } = words({
   error: 'error'
 });
 
+/** Of a mark in a lane, in pixels, and what part of a lane of usual width it takes. */
+const MARK_WIDTH = 13;
+const MARK_ROOM = 0.015;
 /** What has a place in the lane, and no mark. */
 const QUIET = ['capture', 'compile', 'entry'];
 
@@ -183,7 +186,7 @@ function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement
   return h(
     isBenign(r) ? 'article.tc-card.tc-card-quiet' : 'article.tc-card',
     { tabindex: -1 },
-    h('h4', null, h('code', null, changed(r)), t(' changed '), h('span.tc-muted', null, ...prose(callWords(r)))),
+    h('h4', null, ...prose(changedCode(r)), t(' changed '), h('span.tc-muted', null, ...prose(callWords(r)))),
     h(
       'dl.tc-versus',
       null,
@@ -225,6 +228,17 @@ function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement
         )
       : null
   );
+}
+
+/** Marks that would cover each other stand side by side: how many stand before each. */
+function apart<T>(marks: T[], at: (mark: T) => number): [T, number][] {
+  let last = -1;
+  let before = 0;
+  return marks.map(mark => {
+    before = at(mark) - last < MARK_ROOM ? before + 1 : 0;
+    last = before ? last : at(mark);
+    return [mark, before];
+  });
 }
 
 /** One lane per frame: a block per entry, from when it was compiled until the next one, marks for what went wrong. */
@@ -273,14 +287,19 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
           // A name that has no room, or that a mark would cover, is in the hint alone.
           const covers = (e: TimelineEvent) =>
             e.kind === 'compile' ? e.time + e.seconds > event.time : !QUIET.includes(e.kind) && e.time >= event.time;
-          const covered = here.some(n => covers(n.event) && n.event.time < event.time + 0.12 * end);
+          const covered = (part: number) =>
+            length < part * end || here.some(n => covers(n.event) && n.event.time < event.time + part * end);
           return h(
             'span.tc-entry-block',
             {
               title: t('entry {0} from {1} on: {2}', event.entry ?? i, seconds(event.time), event.text),
               style: { left: share(event.time), width: share(length) }
             },
-            length > 0.1 * end && !covered ? t('entry {0}', event.entry ?? i) : ''
+            covered(0.12)
+              ? length > 0.04 * end && !covered(0.04)
+                ? `#${event.entry ?? i}`
+                : ''
+              : t('entry {0}', event.entry ?? i)
           );
         }),
         here
@@ -294,22 +313,18 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
               style: { left: share(begin(event)), width: share(event.seconds) }
             })
           ),
-        here
-          .filter(n => !QUIET.includes(n.event.kind))
-          .map(({ event, ref }) =>
-            h(`button.tc-event.tc-event-${ref && benign(ref) ? 'harmless' : event.kind}`, {
-              type: 'button',
-              title: t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text),
-              'aria-label': t(
-                '{0} at {1}: {2}',
-                EVENT_WORDS[event.kind] ?? event.kind,
-                seconds(event.time),
-                event.text
-              ),
-              style: { left: share(event.time) },
-              onclick: () => ref && go(ref)
-            })
-          )
+        apart(
+          here.filter(n => !QUIET.includes(n.event.kind)),
+          n => n.event.time / end
+        ).map(([{ event, ref }, beside]) =>
+          h(`button.tc-event.tc-event-${ref && benign(ref) ? 'harmless' : event.kind}`, {
+            type: 'button',
+            title: t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text),
+            'aria-label': t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text),
+            style: { left: share(event.time), 'margin-left': `${beside * MARK_WIDTH}px` },
+            onclick: () => ref && go(ref)
+          })
+        )
       )
     );
   };

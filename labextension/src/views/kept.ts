@@ -46,7 +46,7 @@ function keptOf(model: Model, graph: number): Kept {
       const value = baseOf(nodes[i], nodes);
       const stays = partOf(value) === 'forward' && !SOURCES.includes(value.op) && value.op !== 'backward';
       const stored = names.size ? names.has(value.name) : value.kernel === null || value.kernel !== n.kernel;
-      if (stays && stored && !VIEWS.has(shortOp(n.op))) {
+      if (stays && stored && !isView(n)) {
         const ops = found.get(value) ?? [];
         found.set(value, ops.includes(shortOp(n.op)) ? ops : [...ops, shortOp(n.op)]);
       }
@@ -56,7 +56,7 @@ function keptOf(model: Model, graph: number): Kept {
     .map((n): PartitionValue => ({
       name: n.name,
       op: n.op,
-      kind: 'activation',
+      kind: 'inside',
       shape: n.shape as Shape | null,
       dtype: n.dtype,
       bytes: nodeBytes(n) ?? 0,
@@ -73,10 +73,13 @@ function keptOf(model: Model, graph: number): Kept {
   };
 }
 
+/** Whether an operation computes nothing: it shows a value in another shape. */
+export const isView = (n: GraphNode) => VIEWS.has(shortOp(n.op));
+
 /** What a chain of views is a view of. */
-function baseOf(node: GraphNode, nodes: GraphNode[]): GraphNode {
+export function baseOf(node: GraphNode, nodes: GraphNode[]): GraphNode {
   let at = node;
-  while (VIEWS.has(shortOp(at.op)) && at.inputs.length) {
+  while (isView(at) && at.inputs.length) {
     at = nodes[at.inputs[0]];
   }
   return at;

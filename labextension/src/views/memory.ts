@@ -7,21 +7,25 @@ import { plot } from '../plot';
 import { Memory, Partition, PartitionValue, Report } from '../schema';
 import { Model } from '../selection';
 import { t, words } from '../texts';
-import { Kept, keptInside } from './kept';
+import { baseOf, isView, Kept, keptInside } from './kept';
 import { ViewContext } from './view';
 
-const KIND_WORDS: { [kind: string]: string } = words({
-  activation: 'activation',
-  result: 'result as well',
-  random: 'random',
-  copy: 'copy of an input',
-  weight: 'converted weight'
+/** By kind of a value: why it is kept, and not computed again. */
+export const KEPT_WORDS: { [kind: string]: string } = words({
+  inside: 'backward reads it from memory',
+  activation: 'the rest is computed again from it',
+  dear: 'too dear to compute again',
+  result: 'the caller gets it as well',
+  random: 'random numbers, drawn once',
+  copy: 'its input may change before backward',
+  weight: 'a weight, converted once for both passes'
 });
 const MOST_PLANS = 12;
 const MOST_BUFFERS = 80;
 
 export interface MemoryView {
   element: HTMLElement;
+  /** The list of what a graph keeps, opened. */
   partition: (index: number) => HTMLElement | null;
   dispose: () => void;
 }
@@ -30,8 +34,9 @@ export function memoryView({ model }: ViewContext): MemoryView {
   const { report } = model;
   const disposers: (() => void)[] = [];
   const plans = report.memory.filter(m => m.buffers.length || m.peak_bytes);
+  const most = Math.max(0, ...report.partitions.map(p => p.saved_bytes));
   const kept = [
-    ...report.partitions.map((p, i) => partitionElement(p, i, model)),
+    ...report.partitions.map((p, i) => partitionElement(p, i, model, p.saved_bytes === most)),
     ...keptInside(model).map(k => insideElement(k, model))
   ];
   const element = h(
@@ -59,7 +64,11 @@ export function memoryView({ model }: ViewContext): MemoryView {
     ),
     kept.length ? section(t('Kept for backward'), kept) : null
   );
-  return { element, partition: i => kept[i] ?? null, dispose: () => disposers.forEach(f => f()) };
+  const opened = (i: number) => {
+    kept[i]?.querySelector('details')?.setAttribute('open', '');
+    return kept[i] ?? null;
+  };
+  return { element, partition: opened, dispose: () => disposers.forEach(f => f()) };
 }
 
 function nameOf(graph: number | null, report: Report): string {
@@ -208,9 +217,9 @@ export function readers(p: Partition, model: Model): Map<string, string> {
   const kept = new Map(p.saved.map(v => [`saved_${v.name}`, v.name]));
   for (const n of nodes) {
     for (const i of n.op === 'output' ? [] : n.inputs) {
-      const name = kept.get(nodes[i].name);
+      const name = kept.get(baseOf(nodes[i], nodes).name);
       const op = shortOp(n.op);
-      if (name && !(out.get(name) ?? '').split(', ').includes(op)) {
+      if (name && !isView(n) && !(out.get(name) ?? '').split(', ').includes(op)) {
         out.set(name, [...(out.get(name)?.split(', ') ?? []), op].join(', '));
       }
     }
@@ -241,17 +250,21 @@ function valuesTable(
       { title: t('operation'), cell: v => h('code', null, v.op) },
       { title: t('bytes'), number: true, cell: v => bytes(v.bytes) },
       { title: t('type'), short: true, cell: v => tensorType(v) },
-      { title: t('kind'), short: true, cell: v => KIND_WORDS[v.kind] ?? v.kind },
       ...(read.size
         ? [
             {
-              title: t('backward reads it in'),
-              cell: (v: PartitionValue) => h('code', null, read.get(v.name) ?? '')
+              title: t('why it is kept'),
+              cell: (v: PartitionValue) => [
+                KEPT_WORDS[v.kind] ?? v.kind,
+                read.get(v.name) ? [t('; backward reads it in '), h('code', null, read.get(v.name)!)] : ''
+              ]
             }
           ]
         : []),
-      { title: t('module'), cell: v => v.module },
-      { title: t('line'), short: true, cell: v => (v.line ? place(v.file, v.line, here) : '') }
+      {
+        title: t('line'),
+        cell: v => [v.line ? place(v.file, v.line, here) : '', v.module ? h('div.tc-muted', null, v.module) : null]
+      }
     ],
     rows,
     { label, limit: 12, onRow: row }
@@ -283,7 +296,7 @@ function insideElement(k: Kept, model: Model): HTMLElement {
   );
 }
 
-function partitionElement(p: Partition, index: number, model: Model): HTMLElement {
+function partitionElement(p: Partition, index: number, model: Model, open: boolean): HTMLElement {
   const { report } = model;
   const bars: [string, number][] = [
     [t('kept'), p.saved_bytes],
@@ -336,7 +349,7 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
     p.saved.length
       ? h(
           'details',
-          { open: p.saved.length <= 6 },
+          { open },
           h('summary', null, t('what is kept, the largest first')),
           values(p.saved, t('Values that are kept'), readers(p, model))
         )

@@ -21,7 +21,7 @@ export interface NumericsView {
   dispose: () => void;
 }
 
-export function numericsView({ model, replace }: ViewContext): NumericsView {
+export function numericsView({ model, go, replace }: ViewContext): NumericsView {
   const { report } = model;
   const rows = report.numerics;
   const ask = h('div.tc-answer', { 'aria-live': 'polite' });
@@ -32,9 +32,17 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
       'button.tc-link',
       {
         type: 'button',
-        onclick: () => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics')
+        onclick: () => {
+          const node = r.graph === null ? undefined : model.nodeNamed(r.graph, r.node);
+          if (node) {
+            model.selectNode(r.graph!, node, 'numerics');
+          } else if (r.line) {
+            model.selectLine(r.file || report.source.file, r.line, 'numerics');
+          }
+          go(node ? 'graph' : 'code');
+        }
       },
-      [r.name, r.line ? place(r.file, r.line, report.source.file) : ''].filter(Boolean).join(', ')
+      [r.node, r.line ? place(r.file, r.line, report.source.file) : ''].filter(Boolean).join(', ')
     );
   const named = (r: NumericError) => h('span', null, linked(r), t(' (by {0})', exponent(r.rms_vs_float64)));
   if (rows.length) {
@@ -66,6 +74,10 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
       parts.push(
         h('p', null, t('Results first differ from float64 at '), named(first), t(', and most at '), named(most), '.')
       );
+    }
+    const lost = rows.find(r => r.cause);
+    if (lost) {
+      parts.push(h('p', null, t('Digits are lost at '), linked(lost), ': ', ...prose(lost.why), '.'));
     }
     const nan = rows.find(r => r.nan);
     const infinite = rows.find(r => r.inf);

@@ -3,8 +3,8 @@
 import { Child, empty, h, prose, section, table } from '../dom';
 import { engineBars, stackedBar, stageBar } from '../figures';
 import { count, place, plural, seconds } from '../format';
-import { heatOf, Listing, marksByLine, MARK_WORDS } from '../listing';
-import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
+import { heatOf, Listing, markElement, marksByLine, MARK_WORDS } from '../listing';
+import { CallTiming, Change, Finding, Mark, MarkKind, Report } from '../schema';
 import { answersView } from './answers';
 import { diffLines, fixElement } from './fix';
 import { glanceView } from './glance';
@@ -36,19 +36,7 @@ export function overview(context: ViewContext): View {
     };
     stops.push(model.onSelect(follow));
     follow();
-    const kinds = [...new Set(here.map(m => m.kind))] as MarkKind[];
-    code = h(
-      'div.tc-panel',
-      null,
-      listing.element,
-      h(
-        'div.tc-legend',
-        null,
-        kinds.map(kind =>
-          h('span', null, h(`span.tc-mark.tc-mark-${kind}`, { 'aria-hidden': 'true' }), MARK_WORDS[kind] ?? kind)
-        )
-      )
-    );
+    code = h('div.tc-panel', null, listing.element, h('div.tc-legend', null, legend(here)));
   } else {
     code = empty(t('The code was not kept in this report.'));
   }
@@ -87,6 +75,19 @@ export function overview(context: ViewContext): View {
     reveal: kind => kind === 'previous' && flash(changed),
     dispose: () => stops.forEach(f => f())
   };
+}
+
+/** The marks as they are drawn, each with its words. */
+function legend(marks: Mark[]): HTMLElement[] {
+  const drawn = new Map<string, string>();
+  for (const ofLine of marksByLine(marks).values()) {
+    const { className } = markElement(ofLine);
+    const kinds = className.includes('ringed') ? ['captured', 'guard'] : [ofLine[0].kind];
+    drawn.set(className, kinds.map(kind => MARK_WORDS[kind as MarkKind] ?? kind).join(', '));
+  }
+  return [...drawn].map(([className, text]) =>
+    h('span', null, h('span', { class: className, 'aria-hidden': 'true' }), text)
+  );
 }
 
 /**

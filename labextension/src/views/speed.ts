@@ -403,6 +403,18 @@ function joined(externs: Extern[]): Extern[] {
   return [...rows.values()].sort((a, b) => b.count - a.count);
 }
 
+/** A copy is no bound: what is read alone, or was written just before, is faster. */
+const asFastAs = (share: number) =>
+  share > 1 ? t('as fast as a copy') : t('{0} % of a copy', Math.round(100 * share));
+
+/** `shape=vector unroll=[4]` */
+function choicesOf(k: Kernel): string {
+  return Object.entries(k.choices)
+    .filter(([, v]) => v !== null && v !== false)
+    .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`)
+    .join(' ');
+}
+
 function kernelTable(report: Report, onKernel: (index: number) => void): HTMLElement {
   if (!report.kernels.length) {
     return empty(t('No kernel was generated.'));
@@ -418,28 +430,23 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
   return table(
     [
       {
-        title: t('kernel'),
-        short: true,
-        cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name)
+        title: again ? t('kernel, of graph') : t('kernel'),
+        cell: k => [
+          h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name),
+          again && k.graph !== null ? h('div.tc-muted', null, report.graphs[k.graph]?.name ?? '') : null
+        ]
       },
-      ...(again
-        ? [
-            {
-              title: t('graph'),
-              short: true,
-              cell: (k: Kernel) => (k.graph === null ? '' : (report.graphs[k.graph]?.name ?? ''))
-            }
-          ]
-        : []),
       {
-        title: t('operations'),
+        title: t('operations, and how they are computed'),
         roomy: true,
-        cell: k =>
+        cell: k => [
           h(
             'span',
             { title: k.fused_because.join('\n') },
             k.origins.slice(0, 6).join(', ') + (k.origins.length > 6 ? ` + ${k.origins.length - 6}` : '')
-          )
+          ),
+          h('div.tc-muted', null, choicesOf(k))
+        ]
       },
       {
         title: t('time'),
@@ -465,19 +472,12 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
                         ? t('from caches')
                         : peak && (k.flops ?? 0) / peak > k.bytes / copy
                           ? t('arithmetic: {0} % of the peak', Math.round((100 * k.flops!) / k.seconds / peak))
-                          : t('{0} % of a copy', Math.round((100 * k.bytes) / k.seconds / copy))
+                          : asFastAs(k.bytes / k.seconds / copy)
                     )
                   : null
               ]
             : '–',
         hint: against
-      },
-      {
-        title: t('arithmetic'),
-        number: true,
-        roomy: true,
-        cell: k =>
-          k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + t(' FLOP') : '–'
       },
       ...(report.kernels.some(k => k.registers)
         ? [
@@ -512,20 +512,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
               hint: t('share of the threads that can be at work at once')
             }
           ]
-        : [{ title: t('compiled in'), number: true, roomy: true, cell: (k: Kernel) => seconds(k.compile_seconds) }]),
-      {
-        title: t('choices'),
-        roomy: true,
-        cell: k =>
-          h(
-            'span.tc-choices',
-            null,
-            Object.entries(k.choices)
-              .filter(([, v]) => v !== null && v !== false)
-              .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`)
-              .join(' ')
-          )
-      }
+        : [{ title: t('compiled in'), number: true, roomy: true, cell: (k: Kernel) => seconds(k.compile_seconds) }])
     ],
     ordered.map(i => report.kernels[i]),
     {
