@@ -249,9 +249,10 @@ class _Grouping:
             return f"{_name(nest)} goes through its rows in order, in a kernel of its own"
         if group.number < floor:
             last = next((self.names.get(b, b.name) for b, g in read.items() if g.number == floor), "")
+            then = f"only after the kernel of {_name(group.nests[-1])} has run"
             if not last:
-                return f"{_name(nest)} is made in pieces, an earlier one of them after this kernel has run"
-            return f"{_name(nest)} also needs {last}, which is known only after this kernel has run"
+                return f"{_name(nest)} is made in pieces, an earlier one of them {then}"
+            return f"{_name(nest)} also needs {last}, which is known {then}"
         if self.waits(group, nest):
             return "stored by this kernel, the whole of which it is a part would wait in memory for the other parts"
         if own.nests and own.nests[0] is not nest:
@@ -459,7 +460,7 @@ class _Grouping:
         if group.product and (
             nest.reduce_op is not None or not reads & group.writes.keys() and group not in self.products_beside(nest)
         ):
-            raise Refusal(f"{_name(nest)} needs more than single elements of the product, and only those are at hand")
+            raise Refusal(f"{_name(nest)} needs whole rows of the product, of which its kernel has parts at hand")
         if nest.on_gpu and not wanted and self.costly_again(group, nest, loads):
             raise Refusal(
                 "what its elements are made of is too costly to compute in a second pass over rows that no processor"
@@ -531,7 +532,7 @@ class _Grouping:
                 tidy(e.subs(m), ranges) is not at
                 and not (level == "outer" and self.same_row(e.subs(m), at, factors, ranges))
             ):
-                raise Refusal(f"reads {b.name} at another index than the one it is made at")
+                raise Refusal(f"{_name(nest)} reads {b.name} at another index than the one it is made at")
 
     def check_sharing(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
         """Nests that only read the same memory belong together where they read it at the same index, or run over the
@@ -729,4 +730,6 @@ def _name(nest: LoopNest) -> str:
 
 
 def _space(factors: Sequence[Factor]) -> str:
-    return "(" + ", ".join(f"{factor.size}{' reduced' if factor.reduced else ''}" for factor in factors) + ")"
+    """`64 × 128`, `64, each reduced over 1000`."""
+    kept, reduced = (" × ".join(str(f.size) for f in factors if f.reduced is way) for way in (False, True))
+    return f"{kept or 'one value'}, each reduced over {reduced}" if reduced else kept or "one value"

@@ -119,7 +119,7 @@ def _versions(before: Any, after: Any) -> str:
     a, b = (Counter(frame_words(r.frames[e.frame].name) for e in r.entries) for r in (before, after))
     rows = [f"`{name}` {a[name]} → {b[name]}" for name in dict.fromkeys([*a, *b]) if a[name] != b[name]]
     more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
-    return f"entries in use: {', '.join(rows[:_NAMED])}{more}" if rows else ""
+    return f"compiled versions at work: {', '.join(rows[:_NAMED])}{more}" if rows else ""
 
 
 def _again(r: Any) -> str:

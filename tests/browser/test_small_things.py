@@ -173,7 +173,14 @@ def test_what_is_asked_first_is_answered_at_a_glance(browser: Any, tmp_path: Pat
         assert {"Which call waited for the compiler?", "Why did it compile again?"} <= {*told}
         assert told["What is different from its last run?"].startswith("2 changed lines; graph breaks 2 → 1")
         assert "guard" in told["What would compile it again?"]
-        assert "another shape or dtype of x" in told["What would compile it again?"]
+        changes = told["What would compile it again?"].split("; ")
+        assert changes[0] == "another second size or dtype of x", "of the entry that asks for least"
+        assert changes[1:4] == [
+            "another shape or dtype of w",
+            "another length of layers",
+            "another value of threshold",
+        ]
+        assert "size below 2" in changes[4]
         page.get_by_role("button", name="What is different from its last run?: show more").click()
         assert page.locator(".tc-previous.tc-selected").is_visible()
         page.get_by_role("button", name="What is kept for backward, and why?: show more").click()

@@ -157,6 +157,9 @@ def engine(name: str, median: float, spread: float, cold: float, rng: random.Ran
     )
 
 
+FIXED = {"TENSOR": "shape or dtype", "LEN": "length", "EQUALS": "value"}  # by kind of a guard on what a call is given
+
+
 def sample() -> CompileReport:
     rng = random.Random(0)
     r = CompileReport(
@@ -374,6 +377,7 @@ def sample() -> CompileReport:
                 why,
                 cls,
                 1 if e == 0 and src == "x" else 0,
+                fixed=("second size or dtype" if e and src == "x" else FIXED.get(k, "")),
             )
             for src, k, t, x, line, why, cls in rows[: 7 + e]
         ]

@@ -29,7 +29,7 @@ def test_kept_values_are_told_with_their_bytes():
         [8, 32],
         "float32",
         1024,
-        "activation",
+        "dear",
     )
     assert {v.name for v in p.saved} <= {n.name for n in r.graphs[0].lowered.nodes()}
     assert any(v.op == "aten.erf.default" for v in p.recomputed), "GELU is computed again"

@@ -574,7 +574,7 @@ def _compiling(r: Any) -> list[s.Answer]:
     most = ""
     if waited is not None and len(r.frames) > 1:
         most = f", most in calls of {frame_words(waited.name)} ({seconds(waited.seconds)})"
-    then = "the next run of the cell does not pay it"
+    then = "a run of the cell with the same sizes and values does not pay it"
     if r.changed_itself:
         then = f"the cell changed `{r.changed_itself}`, which it relies on: its next run compiles again"
     text = f"compiling took {seconds(took)} of this run's {seconds(total)}{most}; {then}"

@@ -22,6 +22,8 @@ export interface CanvasEvents {
 
 const MIN_SCALE = 0.002;
 const MAX_SCALE = 2.5;
+/** Around what is brought into sight, in pixels. */
+const MARGIN = 24;
 
 export class GraphCanvas {
   readonly element: HTMLCanvasElement;
@@ -89,9 +91,19 @@ export class GraphCanvas {
       this.layout?.edges.filter(e => boxes.includes(e.from) || boxes.includes(e.to)) ?? []
     );
     if (reveal && boxes.length) {
-      this.reveal(boxes[0]);
+      this.reveal(this.around(boxes));
     }
     this.invalidate();
+  }
+
+  /** The room of all these boxes, where it fits into the view; else the first of them. */
+  private around(boxes: Box[]): Rectangle {
+    const [x, y] = [Math.min(...boxes.map(b => b.x)), Math.min(...boxes.map(b => b.y))];
+    const w = Math.max(...boxes.map(b => b.x + b.w)) - x;
+    const h = Math.max(...boxes.map(b => b.y + b.h)) - y;
+    const room = 2 * MARGIN;
+    const fits = w * this.scale < this.width - room && h * this.scale < this.height - room;
+    return fits ? { x, y, w, h } : boxes[0];
   }
 
   highlight(found: Set<Box> | null): void {
@@ -140,13 +152,13 @@ export class GraphCanvas {
     this.invalidate();
   }
 
-  reveal(box: Box): void {
+  reveal(box: Rectangle): void {
     if (this.scale < 0.5) {
       this.scale = 0.8;
     }
     const left = box.x * this.scale + this.tx;
     const top = box.y * this.scale + this.ty;
-    const margin = 24;
+    const margin = MARGIN;
     if (
       left < margin ||
       top < margin ||

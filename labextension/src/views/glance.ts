@@ -278,6 +278,7 @@ function next(report: Report): Row {
     question: t('What would compile it again?'),
     answer: [
       ...[...parts].flatMap(([fixed, names]): Child[] => [t('another {0} of ', fixed), ...some(names), '; ']),
+      [...parts.keys()].some(fixed => / size|^number/.test(fixed)) ? t('a size below 2 where sizes vary; ') : '',
       t('all that its {0} check', guards)
     ],
     more: 'forecast'

@@ -42,7 +42,7 @@ export function numericsView({ model, go, replace }: ViewContext): NumericsView 
           go(node ? 'graph' : 'code');
         }
       },
-      [r.node, r.line ? place(r.file, r.line, report.source.file) : ''].filter(Boolean).join(', ')
+      [r.name, r.line ? place(r.file, r.line, report.source.file) : ''].filter(Boolean).join(', ')
     );
   const named = (r: NumericError) => h('span', null, linked(r), t(' (by {0})', exponent(r.rms_vs_float64)));
   if (rows.length) {

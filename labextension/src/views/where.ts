@@ -105,9 +105,9 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
     null,
     wall.how === 'sampled'
       ? t(
-          'From {0} at the program’s stack; compiling by the compiler’s own clock. Of few looks the bounds of a share are told (95 %).',
+          'From {0} at the program’s stack; compiling, and kernels in compiled calls, by the clock.',
           plural(wall.samples, 'look')
-        )
+        ) + (rows.some(p => share(p).includes('–')) ? t(' Of few looks the bounds of a share are told (95 %).') : '')
       : t('Too short to be looked at: compiling by the compiler’s clock, kernels by their time and calls.')
   );
   return {
