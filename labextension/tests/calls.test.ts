@@ -3,7 +3,8 @@ import { test } from 'node:test';
 
 import { lineShares } from '../src/listing';
 import { Recompile, Report } from '../src/schema';
-import { callRows, callWords, varyingNames } from '../src/views/calls';
+import { callRows, callWords, varyingNames, waitWords } from '../src/views/calls';
+import { fixedParts } from '../src/views/glance';
 
 const entry = (seconds: number) => ({ frame: 0, graph: 0, hits: 3, seconds, inlined: [], goes_on: null });
 const wait = (of: number, text: string, seconds: number) => ({ kind: 'compile', entry: of, text, seconds });
@@ -68,4 +69,51 @@ test('what a called function takes stands at the line of the call, and backward 
     ['In[3]:10', 0.5],
     ['In[3]:3', 0.5]
   ]);
+});
+
+test('a wait is said by its call of this run', () => {
+  const report = {
+    entries: [entry(0.5), entry(1), { ...entry(0.1), goes_on: 7 }],
+    frames: [{ name: 'step', entries: [0, 1, 2] }],
+    recompiles: [{ frame_name: 'step', at_call: 4, source: 'x', detail: 'shape[0]', expected: '8', got: '6' }],
+    partitions: [],
+    timeline: [
+      { kind: 'entry', entry: 0, text: '' },
+      wait(0, 'compiling what follows entry 0, a backward pass', 0.2),
+      { kind: 'recompile', entry: 1, text: '' },
+      { kind: 'entry', entry: 1, text: '' },
+      { kind: 'entry', entry: 2, text: '' }
+    ],
+    guards: []
+  } as unknown as Report;
+  const [first, backward, again, rest] = callRows(report).map(row => waitWords(report, row));
+  assert.equal(first, 'call 1 of `step`');
+  assert.equal(backward, 'backward of a call of `step`');
+  assert.equal(again, 'call 4 of `step`');
+  assert.equal(rest, 'a call of `step`, from line 7 on');
+});
+
+test('what would compile again is told of the entry that asks for least, and not of what is made inside', () => {
+  const given = (of: number, kind: string, source: string, fixed: string) => ({ ...guard(of, kind, source), fixed });
+  const report = {
+    entries: [entry(0), entry(0), { ...entry(0), goes_on: 9 }],
+    guards: [
+      given(0, 'TENSOR', 'tokens', 'shape or dtype'),
+      given(1, 'TENSOR', 'tokens', 'number of dimensions or dtype'),
+      given(1, 'TENSOR', 'mask', 'second size or dtype'),
+      given(0, 'EQUALS', 'scale', 'value'),
+      guard(1, 'FLOAT', 'scale'),
+      given(0, 'LEN', 'batches', 'length'),
+      given(2, 'TENSOR', 'loss', 'shape or dtype'),
+      { ...given(0, 'EQUALS', 'dropped', 'value'), cls: 'dropped' }
+    ]
+  } as unknown as Report;
+  assert.deepEqual(
+    [...fixedParts(report)],
+    [
+      [' tokens', 'number of dimensions or dtype'],
+      [' mask', 'second size or dtype'],
+      ['LEN batches', 'length']
+    ]
+  );
 });

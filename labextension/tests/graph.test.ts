@@ -6,7 +6,9 @@ import { placeNodes } from '../src/graph/parts';
 import { removedNodes } from '../src/graph/passes';
 import { decision } from '../src/graph/why';
 import { buildTree, initiallyOpen, size, Tree } from '../src/graph/tree';
-import { GraphNode, GraphPass, Report } from '../src/schema';
+import { GraphNode, GraphPass, Partition, Report } from '../src/schema';
+import { Model } from '../src/selection';
+import { readers } from '../src/views/memory';
 
 /** Numbers that are the same in every run. */
 function random(seed: number): () => number {
@@ -225,4 +227,18 @@ test('any two operations have a reason for being one kernel or two', () => {
   assert.match(words(v, d), /memory that is there/);
   kernels[2].origins.push('a');
   assert.match(words(a, b), /k2 computes both/);
+});
+
+test('what reads a kept value is told through its views', () => {
+  const nodes = [
+    { ...node(0, 'input', [], ''), name: 'saved_mm' },
+    node(1, 'aten.view.default', [0], ''),
+    node(2, 'aten.permute.default', [1], ''),
+    node(3, 'aten.mul.Tensor', [2], ''),
+    node(4, 'aten.exp.default', [0], ''),
+    node(5, 'output', [2, 3, 4], '')
+  ];
+  const model = { levels: () => ['lowered'], graphNodes: () => nodes } as unknown as Model;
+  const partition = { backward: [1], saved: [{ name: 'mm' }] } as unknown as Partition;
+  assert.deepEqual([...readers(partition, model)], [['mm', 'mul, exp']]);
 });

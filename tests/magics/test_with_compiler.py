@@ -67,7 +67,7 @@ def test_a_changed_size_is_a_recompile_with_expected_and_got(shell):
     run(shell, "%%tcompile -o r time=off\ny = [f(torch.ones(n, 3)).shape[0] for n in (4, 5, 6)]")
     assert shell.user_ns["y"] == [4, 5, 6]
     r = shell.user_ns["r"]
-    assert all(c.at_call is not None and c.at_call > 1 for c in r.recompiles)
+    assert all(c.at_call is not None and c.at_call >= 1 for c in r.recompiles)
     sizes = [(c.expected, c.got) for c in r.recompiles if c.source == "x" and c.detail == "shape[0]"]
     assert len(sizes) <= 1 and all(c.suggestion for c in r.recompiles)
 
@@ -739,6 +739,31 @@ def test_a_step_that_was_compiled_in_three_graphs_is_timed_and_profiled(shell):
     assert "raised" not in str(r) and not any(p.grad is not None for p in shell.user_ns["net"].parameters())
 
 
+def test_calls_are_counted_in_each_run_and_lines_keep_both_marks(shell):
+    run(shell, "import torch\nbatches = [torch.ones(8, n) for n in (4, 4, 6)]")
+    text = (
+        "%%tcompile -o r time=off\ndef f(x, k):\n    y = torch.sin(x) * k\n    if y.sum() > 1000:\n        y = -y\n"
+        "    return y.sum()\nsums = [f(x, 2.0) for x in batches]"
+    )
+    run(shell, text)
+    first = shell.user_ns["r"]
+    assert {(c.frame_name, c.at_call) for c in first.recompiles} == {("f", 3)}
+    kinds = {}
+    for m in first.marks:
+        kinds.setdefault(m.line, []).append(m.kind)
+    assert kinds[3] == ["captured", "guard"], "compiled, and a guard relies on what `k` is"
+    fixed = {
+        (g.source, g.fixed) for g in first.guards if g.fixed and first.frames[first.entries[g.entry].frame].name == "f"
+    }
+    assert {("x", "shape or dtype"), ("x", "first size or dtype"), ("k", "value")} <= fixed
+    run(shell, "batches = [*batches[:2], torch.ones(6, 6), torch.ones(6, 7)]")
+    run(shell, text)
+    second = shell.user_ns["r"]
+    told = [(c.source, c.detail, c.at_call) for c in second.recompiles if c.source == "x"]
+    assert told == [("x", "shape[0]", 3)], "of the entry that takes any second size, at the third call of this run"
+    assert any(c.source == "len(batches)" for c in second.recompiles)
+
+
 def test_a_cell_that_runs_again_keeps_its_comparison_and_has_one_number(shell):
     run(shell, "import torch\nx = torch.randn(64)\nscales = [1.0, 2.0]")
     text = (
@@ -754,7 +779,7 @@ def test_a_cell_that_runs_again_keeps_its_comparison_and_has_one_number(shell):
     assert any(c.measured and c.earlier for c in r.speedups.calls), "what was timed before is not lost"
     (again,) = [c for c in r.previous.changes if c.what == "compile time"]
     assert "entries compiled" in again.why or "entry compiled" in again.why
-    assert "`scales` changed (2 → 3)" in [c.why for c in r.previous.changes if c.what == "recompiles"]
+    assert "`len(scales)` changed (2 → 3)" in [c.why for c in r.previous.changes if c.what == "recompiles"]
     files = {f.file for f in r.frames} | {c.file for c in r.recompiles} | {b.file for b in r.graph_breaks}
     assert files == {r.source.file} and len(r.entries) > 1
     assert any(f.status == "partly" for f in r.frames)
