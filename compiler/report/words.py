@@ -9,6 +9,7 @@ import torch
 
 from ..guards.guard import Guard, GuardFailure, TensorSpec
 from ..guards.weak import present
+from ..symbolic.expr import is_signed
 
 __all__ = [
     "guard_text",
@@ -107,7 +108,8 @@ def expected_text(g: Guard) -> str:
     return short(present(e))
 
 
-_GIVEN = re.compile(r"\w+(\[[^\[\].]+\])?")  # names, and items of what they name
+_GIVEN = re.compile(r"\w+(\[[^\[\].]+\])*")  # names, and items of what they name
+_ITEM = "__value"  # what capture calls the item of a loop
 _FIXED = {"EQUALS": "value", "LEN": "length", "DICT_KEYS": "keys"}
 
 
@@ -115,6 +117,8 @@ def fixed_words(g: Guard) -> str:
     """What of a value that a call is given may not change, in a few words; nothing of what lies deeper in objects."""
     name = g.source.name() if g.source is not None else ""
     if not _GIVEN.fullmatch(name) or g.source.root.kind not in ("local", "global", "closure"):
+        return ""
+    if g.kind == "LEN" and name.startswith(_ITEM):  # (a loop takes its item apart: nobody gives it another length)
         return ""
     if g.kind != "TENSOR" or not isinstance(g.expected, TensorSpec):
         return _FIXED.get(g.kind, "")
@@ -205,6 +209,8 @@ def _part(g: Guard, detail: str) -> str | None:
     """The expected value alone, of the part of the guard that `detail` names."""
     if g.kind in ("EQUALS", "LEN"):
         return short(g.expected)
+    if g.kind == "INT_SYMBOL":
+        return "an int" if is_signed(g.expected.name) else "an int of 2 or more"
     if g.kind == "ID" and type(present(g.expected)) is bool:
         return str(present(g.expected))
     if g.kind != "TENSOR" or not isinstance(g.expected, TensorSpec):

@@ -43,6 +43,8 @@ test('a recompile names the call and the line that made it', () => {
   const recompile = { frame_name: 'f', at_call: 2, called: 12 } as Recompile;
   assert.equal(callWords(recompile), 'call 2 of `f` (from line 12)');
   assert.equal(callWords({ ...recompile, frame_name: '<module>' }), 'call 2 of the cell');
+  const loop = { ...recompile, frame_name: '<module>.<loop at line 9>', called: 9 };
+  assert.equal(callWords(loop), 'turn 2 of the loop at line 9');
 });
 
 test('what a called function takes stands at the line of the call, and backward at its own', () => {
@@ -90,13 +92,14 @@ test('a wait is said by its call of this run', () => {
   assert.equal(first, 'call 1 of `step`');
   assert.equal(backward, 'backward of a call of `step`');
   assert.equal(again, 'call 4 of `step`');
-  assert.equal(rest, 'a call of `step`, from line 7 on');
+  assert.equal(rest, 'the first of step to go on from line 7');
 });
 
 test('what would compile again is told of the entry that asks for least, and not of what is made inside', () => {
   const given = (of: number, kind: string, source: string, fixed: string) => ({ ...guard(of, kind, source), fixed });
   const report = {
-    entries: [entry(0), entry(0), { ...entry(0), goes_on: 9 }],
+    entries: [entry(0), entry(0), { ...entry(0), goes_on: 9 }, { ...entry(0), frame: 1 }],
+    frames: [{ name: 'step' }, { name: 'f.<loop at line 5>' }],
     guards: [
       given(0, 'TENSOR', 'tokens', 'shape or dtype'),
       given(1, 'TENSOR', 'tokens', 'number of dimensions or dtype'),
@@ -105,6 +108,7 @@ test('what would compile again is told of the entry that asks for least, and not
       guard(1, 'FLOAT', 'scale'),
       given(0, 'LEN', 'batches', 'length'),
       given(2, 'TENSOR', 'loss', 'shape or dtype'),
+      given(3, 'TENSOR', 'table', 'shape or dtype'),
       { ...given(0, 'EQUALS', 'dropped', 'value'), cls: 'dropped' }
     ]
   } as unknown as Report;

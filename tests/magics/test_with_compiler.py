@@ -699,6 +699,10 @@ def test_names_of_a_loop_over_pairs_are_the_programs():
     assert users_words("`__value[0]` is any whole number", line) == "`user` is any whole number"
     assert users_words("`__value[1].shape` and `__value`", line) == "`rows.shape` and `user, rows`"
     assert users_words("`__value[1]`", "for pair in pairs:") == "`pair[1]`"
+    nested = "for step, (ids, [mask, *rest]) in enumerate(data):"
+    told = users_words("`__value[1][0].shape`, `__value_[1][1][0]`, `__value[1][1][1]`, `__value[0]`", nested)
+    assert told == "`ids.shape`, `mask`, `(mask, *rest)[1]`, `step`"
+    assert users_words("`__value[1]`", "while True:") == "`item[1]`"
     assert part_of_no_name("__stack_2.shape[0]") == "shape[0] of __stack_2"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 from typing import Any
 
@@ -19,13 +21,37 @@ def users_words(text: str, line: str) -> str:
     if "__" not in text:
         return text
     if "__value" in text:
-        found = re.match(r"\s*(?:async\s+)?for\s+([\w, ]+?)\s+in\b", line)
-        names = re.split(r",\s*", found.group(1)) if found else ["item"]
-        if len(names) > 1:
-            text = re.sub(r"__value_*\[(\d+)\]", lambda m: names[int(m[1])] if int(m[1]) < len(names) else m[0], text)
-        text = re.sub(r"__value_*", ", ".join(names), text)
+        names = _names_of_item(line)
+
+        def named(m: re.Match) -> str:
+            steps = re.findall(r"\[\d+\]", m[1])
+            known = next(n for n in range(len(steps), -1, -1) if "".join(steps[:n]) in names)
+            name, rest = names["".join(steps[:known])], "".join(steps[known:])
+            return f"({name}){rest}" if rest and ", " in name else name + rest
+
+        text = re.sub(r"__value_*((?:\[\d+\])*)", named, text)
     text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", rf"`\1` of {NO_NAME}", text)
     return re.sub(r"(?:the tensor )?`?__stack_\d+_*`?", NO_NAME, text)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_of_item(line: str) -> dict[str, str]:
+    """What a loop calls its item, and parts of it: `{"": "i, (x, y)", "[0]": "i", "[1]": "x, y", "[1][0]": "x"}`."""
+    found = re.match(r"\s*(?:async\s+)?for\s+(.+?)\s+in\b", line)
+    try:
+        target = ast.parse(f"{found.group(1)} = 0").body[0].targets[0] if found else None  # type: ignore[attr-defined]
+    except (SyntaxError, ValueError):
+        target = None
+    if target is None:
+        return {"": "item"}
+    out: dict[str, str] = {}
+    left: list[tuple[str, ast.expr]] = [("", target)]
+    for path, node in left:
+        parts = node.elts if isinstance(node, (ast.Tuple, ast.List)) else []
+        out[path] = ", ".join(map(ast.unparse, parts)) if parts else ast.unparse(node)
+        fixed = next((i for i, part in enumerate(parts) if isinstance(part, ast.Starred)), len(parts))
+        left += [(f"{path}[{i}]", part) for i, part in enumerate(parts[:fixed])]
+    return out
 
 
 def part_of_no_name(source: str) -> str:

@@ -194,12 +194,21 @@ function why(report: Report, r: Row): Child[] {
 /** `call 2 of `f` (from line 12)`: calls that became part of another compiled function are not counted. */
 export function callWords(r: Recompile): string {
   const which = numbered(frameWords(r.frame_name), r.at_call);
-  return r.called && r.frame_name !== '<module>' ? t('{0} (from line {1})', which, r.called) : which;
+  const told = r.frame_name === '<module>' || ofLoop(frameWords(r.frame_name)); // its words say where it stands
+  return r.called && !told ? t('{0} (from line {1})', which, r.called) : which;
 }
+
+const ofLoop = (words: string) => /^the loop at line/.test(words);
 
 function numbered(words: string, call?: number | null): string {
   const name = words.startsWith('the ') ? words : `\`${words}\``;
-  return call ? t('call {0} of {1}', call, name) : t('a call of {0}', name);
+  return ofLoop(words)
+    ? call
+      ? t('turn {0} of {1}', call, name)
+      : t('a turn of {0}', name)
+    : call
+      ? t('call {0} of {1}', call, name)
+      : t('a call of {0}', name);
 }
 
 /** Which call it was that waited in a row: of a function's first entry it was the first, of others the causes tell. */
@@ -210,7 +219,12 @@ export function waitWords(report: Report, row: Row): string {
   if (row.backward) {
     return t('backward of {0}', numbered(row.name));
   }
-  return typeof entry.goes_on === 'number' ? t('{0}, from line {1} on', call, entry.goes_on) : call;
+  return typeof entry.goes_on === 'number'
+    ? row.causes.length
+      ? t('{0}, from line {1} on', call, entry.goes_on)
+      : t('the first of {0} to go on from line {1}', row.name, entry.goes_on)
+    : call;
 }
 
-const quoted = (text: string) => (text.includes('`') ? text : `\`${text}\``);
+/** A value as code; a sentence, or a few words, as they are. */
+export const quoted = (text: string) => (/`|^\w+(?: \w+){2,}$/.test(text) ? text : `\`${text}\``);

@@ -8,7 +8,7 @@ import { mainGraph, Model } from '../selection';
 import { t, words } from '../texts';
 import { keptInside } from './kept';
 import { KEPT_WORDS, readers } from './memory';
-import { callRows, callWords, varyingNames, waitWords } from './calls';
+import { callRows, callWords, quoted, varyingNames, waitWords } from './calls';
 import { exponent } from './numerics';
 import { ViewContext } from './view';
 
@@ -199,7 +199,11 @@ function waited(report: Report): Row {
       ? [
           ...prose(waitWords(report, longest)),
           t(', for {0}', seconds(longest.waited)),
-          waits(rows) > 1 ? t('; all {0} waits took {1}', waits(rows), seconds(total)) : t('; no other did'),
+          waits(rows) > 2
+            ? t('; all {0} waits took {1}', waits(rows), seconds(total))
+            : waits(rows) > 1
+              ? t('; both waits took {0}', seconds(total))
+              : t('; no other did'),
           passes && passes < waits(rows) ? t(', {0} of them in backward()', passes) : ''
         ]
       : report.summary.compile_seconds
@@ -233,9 +237,9 @@ function again(report: Report): Row | null {
       ...prose(callWords(first)),
       ': ',
       ...prose(t('{0} changed from ', changedCode(first))),
-      ...prose(first.expected.includes('`') ? first.expected : `\`${first.expected}\``),
+      ...prose(quoted(first.expected)),
       t(' to '),
-      ...prose(first.got.includes('`') ? first.got : `\`${first.got}\``),
+      ...prose(quoted(first.got)),
       more ? t('; {0} more', more) : ''
     ],
     more: `recompiles/${told}`
@@ -244,13 +248,14 @@ function again(report: Report): Row | null {
 
 /**
  * What of the values that a call is given may not change, by name: of the entry that asks for least. What follows a
- * break is given what was made before it, which nobody changes.
+ * break, and a loop in a function, are given what was made before, which nobody changes.
  */
 export function fixedParts(report: Report): Map<string, string> {
   const any = varyingNames(report);
   const least = new Map<string, string>();
   for (const g of report.guards) {
-    const made = typeof report.entries[g.entry]?.goes_on === 'number';
+    const entry = report.entries[g.entry];
+    const made = typeof entry?.goes_on === 'number' || INNER_LOOP.test(report.frames[entry?.frame]?.name ?? '');
     if (g.fixed && g.cls !== 'dropped' && !made && !any.has(g.source)) {
       const key = `${g.kind === 'TENSOR' ? '' : g.kind} ${g.source}`;
       const known = least.get(key);
@@ -260,6 +265,8 @@ export function fixedParts(report: Report): Map<string, string> {
   }
   return least;
 }
+
+const INNER_LOOP = /^(?!<module>).*<loop at line/;
 
 function next(report: Report): Row {
   const parts = new Map<string, string[]>();

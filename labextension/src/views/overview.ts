@@ -102,8 +102,11 @@ export function mainCall(report: Report): CallTiming | undefined {
 /** Whether no engine could run a call again: a figure of others is not that of the cell. */
 const untimed = (c: CallTiming) => c.engines.length > 0 && c.engines.every(e => e.median === null);
 
-function eagerSeconds(c: CallTiming): number {
-  return c.engines.find(e => e.engine === 'eager')?.median ?? 0;
+/** Of the run: a call below that stands for nothing where graphs that took longer were timed. */
+const LITTLE = 0.05;
+
+function eagerSeconds(c?: CallTiming): number {
+  return (c?.engines ?? []).find(e => e.engine === 'eager')?.median ?? 0;
 }
 
 function timeFigure(report: Report): HTMLElement {
@@ -111,7 +114,8 @@ function timeFigure(report: Report): HTMLElement {
   const graphs = report.speedups.calls
     .filter(c => c.measured === 'graphs' && c.engines.some(e => e.median !== null))
     .sort((a, b) => eagerSeconds(b) - eagerSeconds(a))[0];
-  if (!call && graphs) {
+  const little = call && (report.speedups.share ?? 1) < LITTLE && eagerSeconds(graphs) > eagerSeconds(call);
+  if (graphs && (!call || little)) {
     return section(
       graphs.backward
         ? t('Time of the graphs of {0} alone, forward and backward, without the code around them', graphs.name)
