@@ -172,10 +172,11 @@ def _marks(r: Any) -> list[s.Mark]:
         if at not in best or _PRIORITY.index(kind) < _PRIORITY.index(best[at].kind):
             best[at] = s.Mark(line, kind, text, file, cell_number(file), end_line, ref)
 
+    passes = {tuple(g.called_at) for g in r.graphs if g.called_at}
     for i, b in enumerate(r.graph_breaks):
         words = b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else "")
-        if b.harmless:
-            put(b.file, b.line, "eager", words, f"breaks/{i}")
+        if b.harmless:  # (a backward pass that autograd calls is compiled)
+            put(b.file, b.line, "captured" if (b.file, b.line) in passes else "eager", words, f"breaks/{i}")
         else:
             put(b.file, b.line, "break", words, f"breaks/{i}", b.end_line)
     for i, c in enumerate(r.recompiles):
@@ -204,7 +205,10 @@ def _marks(r: Any) -> list[s.Mark]:
             put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
         for file, line in (g.captured or g.lowered).lines():
             put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
-        for _, _, file, line in g.callers:
+        called = [(file, line) for _, _, file, line in g.callers]
+        if g.frame is not None and r.frames[g.frame].file != r.source.file:
+            called.append((r.source.file, r.frames[g.frame].cell_line))
+        for file, line in called:
             put(file, line, "captured", f"what it calls is compiled into {g.name}", f"graphs/{i}")
     return sorted(best.values(), key=lambda m: (m.file, m.line, _PRIORITY.index(m.kind)))
 

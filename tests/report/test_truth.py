@@ -124,3 +124,22 @@ def test_a_recompile_names_the_call():
             g(call)
     (again,) = CompileReport.from_json(builder.report().to_json()).recompiles
     assert again.at_call == 3 and again.detail == "dtype"
+
+
+def test_marks_say_what_became_of_a_line_also_where_it_calls():
+    """A backward pass that autograd calls is compiled, and so is what a line calls in another cell or file."""
+    r = sample()
+    b = r.graph_breaks[0]
+    b.harmless, file = True, r.source.file
+    r.frames.append(s.Frame("Net.forward", "In[2]", 3, "compiled", cell_line=2))
+    r.graphs.append(s.Graph("graph_net", len(r.frames) - 1, called_at=[]))
+
+    def kinds(line):
+        finish(r)
+        return [m.kind for m in r.marks if m.file == file and m.line == line]
+
+    assert kinds(2) == ["captured"] and kinds(b.line)[0] == "eager"
+    r.graphs.append(s.Graph("graph_net_backward", len(r.frames) - 1, called_at=[file, b.line]))
+    assert kinds(b.line)[0] == "captured"
+    b.harmless = False
+    assert kinds(b.line)[0] == "break"

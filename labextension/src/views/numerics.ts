@@ -95,7 +95,7 @@ export function numericsView({ model, go, replace }: ViewContext): NumericsView 
       const errors = measured
         .flatMap(({ row }) => [row.rms_vs_float64!, row.eager_rms_vs_float64 ?? 0])
         .filter(e => e > 0);
-      const floor = (errors.length ? Math.min(...errors) : 1e-16) / 10;
+      const floor = 10 ** Math.floor(Math.log10((errors.length ? Math.min(...errors) : 1e-16) / 10));
       const points = (name: string, colour: string, value: (r: NumericError) => number) => ({
         name,
         colour,
