@@ -48,7 +48,7 @@ def test_break_and_recompile_are_named(shell, capsys):
     assert report.frames[0].status == "partly" and report.entries[0].breaks == [0]
     out = capsys.readouterr().out
     assert "▲ partly" in out and "1 break (line 5" in out and "recompiled 1×" in out and "torch.where" in out
-    assert [m.kind for m in report.marks if m.line == 5] == ["break"]
+    assert [m.kind for m in report.marks if m.line == 5] == ["break", "guard"]
 
 
 def test_unsafe_calls_are_timed_by_their_graphs_and_said_so(shell):
