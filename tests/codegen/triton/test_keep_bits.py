@@ -297,7 +297,7 @@ def test_what_products_read_is_kept(by_bits):
     )
     assert sorted((s.kind, s.shape) for s in p.saved) == [
         ("activation", (256, 512)),
-        ("activation", (256, 512)),
+        ("dear", (256, 512)),
         ("random", (1024,)),
         ("random", (4096,)),
     ]
