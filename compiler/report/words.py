@@ -115,7 +115,9 @@ _FIXED = {"EQUALS": "value", "LEN": "length", "DICT_KEYS": "keys"}
 
 def fixed_words(g: Guard) -> str:
     """What of a value that a call is given may not change, in a few words; nothing of what lies deeper in objects."""
-    name = g.source.name() if g.source is not None else ""
+    if g.source is None:
+        return ""
+    name = g.source.name()
     if not _GIVEN.fullmatch(name) or g.source.root.kind not in ("local", "global", "closure"):
         return ""
     if g.kind == "LEN" and name.startswith(_ITEM):  # (a loop takes its item apart: nobody gives it another length)

@@ -39,13 +39,13 @@ def _names_of_item(line: str) -> dict[str, str]:
     """What a loop calls its item, and parts of it: `{"": "i, (x, y)", "[0]": "i", "[1]": "x, y", "[1][0]": "x"}`."""
     found = re.match(r"\s*(?:async\s+)?for\s+(.+?)\s+in\b", line)
     try:
-        target = ast.parse(f"{found.group(1)} = 0").body[0].targets[0] if found else None  # type: ignore[attr-defined]
+        statement = ast.parse(f"{found.group(1)} = 0").body[0] if found else None
     except (SyntaxError, ValueError):
-        target = None
-    if target is None:
+        statement = None
+    if not isinstance(statement, ast.Assign):
         return {"": "item"}
     out: dict[str, str] = {}
-    left: list[tuple[str, ast.expr]] = [("", target)]
+    left: list[tuple[str, ast.expr]] = [("", statement.targets[0])]
     for path, node in left:
         parts = node.elts if isinstance(node, (ast.Tuple, ast.List)) else []
         out[path] = ", ".join(map(ast.unparse, parts)) if parts else ast.unparse(node)
