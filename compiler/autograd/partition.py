@@ -178,22 +178,13 @@ def partition(
     )
     index = {primal: i for i, primal in enumerate(primals)}
 
-    def kind(node: torch.fx.Node) -> str:
-        return (
-            "copy"
-            if node in made
-            else "result"
-            if node in given
-            else "weight"
-            if node in weights
-            else "random"
-            if _random(node)
-            else "activation"
-            if _recomputable(node)
-            else "dear"
-        )
-
     made = set(copies.values())
+
+    def kind(node: torch.fx.Node) -> str:
+        known = (("copy", made), ("result", given), ("weight", weights))
+        named = next((name for name, nodes in known if node in nodes), "")
+        return named or ("random" if _random(node) else "activation" if _recomputable(node) else "dear")
+
     values = [
         replace(Value.of(m := mask_of.get(node, node), kind(m), hints), bytes=_bytes(node, hints))
         for node in saved
