@@ -156,8 +156,8 @@ def measure(
 def _failed(c: s.CallTiming) -> list[str]:
     """Which engines could not run a call again. What none of them could says nothing of the program: the cell ran."""
     out = [e for e in c.engines if e.status != "ok"]
-    if out and len(out) == len(c.engines):
-        return [f"{c.name} could not be timed: {out[0].reason or out[0].status}, which it had not done in the cell"]
+    if out and all(e.status == "failed" for e in c.engines):
+        return [f"{c.name} could not be timed: {out[0].reason}, which it had not done in the cell"]
     return [f"{c.name}: {e.engine} {e.reason or e.status}" for e in out]
 
 

@@ -46,10 +46,11 @@ def finish(r: Any, served: int = 0) -> None:
         if f.status == "partly" and not f.reason and ended and all(b.harmless for b in ended):
             f.status = "compiled"
     r.marks = _marks(r)
-    loud = [f for f in _findings(r) if f.severity == "warning"][: _MAX_FINDINGS - min(len(r.notes), 1)]
-    quiet = [f for f in _findings(r) if f.severity != "warning"]
-    notes = sorted([*r.notes, *loud], key=lambda f: f.severity != "warning")  # what a person can act on comes first
-    r.findings = [*notes, *quiet][:_MAX_FINDINGS]
+    found = _findings(r)
+    loud = [f for f in found if f.severity == "warning"][: _MAX_FINDINGS - min(len(r.notes), 1)]
+    # what a person can act on comes first, then a note at least
+    first = sorted([*r.notes, *loud], key=lambda f: f.severity != "warning")
+    r.findings = [*first, *(f for f in found if f.severity != "warning")][:_MAX_FINDINGS]
     m = r.summary = s.Summary()
     backward = {b for p in r.partitions for b in p.backward}  # part of what was captured, not captured themselves
     m.graphs = sum(i not in backward for i in range(len(r.graphs)))
