@@ -37,6 +37,7 @@ from ..capture.entry.result import CaptureResult, SkipFrame
 from ..graph.captured import CapturedGraph
 from ..graph.tensor import DataDependentError
 from ..capture.library.torch_marks import made_by_stock
+from ..capture.machine.python_alone import is_python_alone
 from ..capture.machine.signals import StateMade
 from ..config import Options, options_number
 from ..errors import BackendError, FullGraphError, InternalError, OutdatedCapture, TCompileError, ToolchainError
@@ -607,8 +608,9 @@ class Engine:
             return RUN_ORIGINAL
         if not wanted(code, args):
             return RUN_ORIGINAL
-        result = self.entry_for(code, self.frame_cache(func), func, args)
-        if result is RUN_ORIGINAL and self.state(code).skip_reason:
+        alone = not takes_every_frame() and is_python_alone(func, args)
+        result = RUN_ORIGINAL if alone else self.entry_for(code, self.frame_cache(func), func, args)
+        if result is RUN_ORIGINAL and (alone or self.state(code).skip_reason):
             self.frame_cache(func).skip = True
         return result
 

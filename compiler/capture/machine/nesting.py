@@ -3,7 +3,8 @@ push it on the stack.
 
 A break inside of the code of a call keeps what was captured there: each of these frames is left by a break function of
 its own (bytecode/nested.py). Where capture itself would still have had to do something with a frame's result (a
-property, `__init__`, a callback of sorted()), the break lies at the call, in the frame before.
+property, `__init__`, a callback of sorted()), the break lies at the call, in the frame before. So it does where the
+call has no tensor work (python_alone.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..bytecode.flow import EXC, LASTI, PREV_EXC, analyse
 from ..bytecode.instructions import decode
 from ..bytecode.loops import Loop
 from .native_loops import enclosing_loop
+from .python_alone import is_python_alone
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -72,7 +74,7 @@ def frames_left(frames: Sequence["Frame"]) -> list["Frame"]:
 def path_of(frames: Sequence["Frame"]) -> list[Step]:
     """Where to leave the frames within the root, as far in as they can be resumed. A loop is left as a whole. torch's
     own functions are not left where they break themselves: they rely on what eager autograd makes."""
-    depth = len(frames)
+    depth = next((i for i, frame in enumerate(frames) if i and _is_python_alone(frame)), len(frames))
     while depth > 1 and frames[depth - 1].scope.trusted:
         depth -= 1
     path: list[Step] = []
@@ -93,3 +95,9 @@ def path_of(frames: Sequence["Frame"]) -> list[Step]:
         if loop is not None:
             break
     return path
+
+
+def _is_python_alone(frame: "Frame") -> bool:
+    """Whether the call that the frame is of has no tensor work."""
+    given = (value for slot, value in zip(frame.bytecode.slots, frame.slots) if slot.param)
+    return isinstance(frame.function, types.FunctionType) and is_python_alone(frame.function, given)
