@@ -9,6 +9,7 @@ what is saved for backward lies in the same order.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -39,6 +40,7 @@ _BY_STRIDES = frozenset((aten.as_strided.default, aten.view.dtype))  # what thes
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 LEAST_CHANNELS = 16
 LEAST_ON_CPU = 3  # channels of the image: with one the two orders are the same
+MUCH_WEIGHT = 6  # elements of a weight for each of its images, from which on turning the weight costs more on a CPU
 
 
 def channels_last(aten_graph: AtenGraph) -> None:
@@ -89,7 +91,11 @@ def _turn_convolution(node: Node, it: _Turning) -> None:
 
 
 def _is_turned_too_far(node: Node, it: _Turning) -> bool:
-    """A convolution of another order than its gradient, as of images of one channel: the library turns it back."""
+    """A convolution of another order than its gradient, as of images of one channel: the library turns it back. So it
+    is with images that are small beside their weight on a CPU: the weight would be turned to lie as they do.
+    """
+    if node.target is aten.convolution.default:
+        return _is_2d(node) and _on_cpu(node) and _weighs_more(node) and it.last(node.args[0])
     return (
         node.target is aten.convolution_backward.default
         and _is_2d(node)
@@ -186,7 +192,8 @@ def _worth_it(node: Node) -> bool:
     at = 2 if node.target is aten.convolution_backward.default else 1
     meta = node.args[at].meta["val"]
     if _on_cpu(node):
-        return not _is_product(node) and node.args[at - 1].meta["val"].shape[1] >= LEAST_ON_CPU
+        few = node.args[at - 1].meta["val"].shape[1] < LEAST_ON_CPU
+        return not (few or _is_product(node) or at == 1 and _weighs_more(node))
     return (
         _groups(node) == 1
         and all(isinstance(size, int) and size >= LEAST_CHANNELS for size in meta.shape[:2])
@@ -227,6 +234,17 @@ def _is_product(node: Node) -> bool:
     at = 2 if node.target is aten.convolution_backward.default else 1
     stride = node.args[at + 2]
     return all(s == 1 for s in (*node.args[at].meta["val"].shape[2:], *stride))
+
+
+def _weighs_more(node: Node) -> bool:
+    """Whether a convolution on a CPU reads a weight beside which its images are small. It is in plain order: oneDNN
+    takes weights in an order of its own, and makes that of the plain one or of a turned one.
+    """
+    x, w = (node.args[i].meta["val"] for i in (0, 1))
+    sizes = (*x.shape, *node.meta["val"].shape)
+    if not _many_taps(w) or not all(type(size) is int for size in sizes):
+        return False
+    return math.prod(w.shape) >= MUCH_WEIGHT * (math.prod(x.shape) + math.prod(node.meta["val"].shape))
 
 
 def _follows(node: Node, it: _Turning) -> bool:

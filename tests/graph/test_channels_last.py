@@ -84,6 +84,27 @@ def convolution(f, *shape, memory_format=torch.contiguous_format):
         assert a.stride() == b.stride()
 
 
+def test_a_weight_that_is_large_beside_its_images_is_not_turned_on_a_cpu():
+    g, at = torch.fx.Graph(), torch.device("cpu")
+
+    def node(made, *shape):
+        made.meta["val"] = TensorMeta(shape, tuple(contiguous_strides(shape)), torch.float32, at)
+        return made
+
+    def convolution(x, w, channels):
+        rest = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        return node(g.call_function(aten.convolution.default, (x, w, *rest)), 1, channels, 6, 6)
+
+    x, small, large = node(g.placeholder("x"), 1, 3, 6, 6), g.placeholder("small"), g.placeholder("large")
+    y = convolution(x, node(small, 64, 3, 3, 3), 64)
+    z = convolution(y, node(large, 256, 64, 3, 3), 256)
+    g.output((node(g.call_function(aten.relu.default, (z,)), 1, 256, 6, 6),))
+    channels_last(AtenGraph(g, [], [], env=SimpleNamespace(hints={})))
+    assert is_turned(y) and y.args[1].target is aten.clone.default
+    assert not is_turned(z) and z.args[1] is large
+    assert z.args[0].target is aten.clone.default and z.args[0].args == (y,) and not is_turned(z.args[0])
+
+
 READERS = {
     "the result itself": lambda y: y,
     "element by element": lambda y: (y.relu() + 1, y * y),
