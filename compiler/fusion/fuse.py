@@ -83,6 +83,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         written,
         counted,
         [key for key, change in changes.items() if change == 0],
+        lowered.given,
     )
 
 

@@ -80,6 +80,7 @@ class Schedule:
     written: list[int] = field(default_factory=list)  # inputs that kernels write in place (by a View of them)
     counted: list[int] = field(default_factory=list)  # inputs whose versions grow by one for each time they are listed
     uncounted: list[int] = field(default_factory=list)  # inputs that are written without a change of version
+    given: list[Buffer] = field(default_factory=list)  # inputs whose memory is free after their last use
 
     def changed_results(self) -> dict[int, int]:
         """Positions of results whose memory the program has changed after making it -> how often. One for each piece of

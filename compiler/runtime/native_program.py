@@ -90,7 +90,9 @@ _PRODUCTS = {
 # cudaDataType
 _LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
 
-SCRATCH_MOST = 1 << 20  # bytes of a temporary in the scratch block of a GPU: the block is held until the plan's end
+# bytes of a temporary in the scratch block, which is held until the plan's end: on a GPU; on a CPU where inputs are
+# given away: what these free in the course of the plan would not serve for a block that is there from the beginning
+SCRATCH_MOST, GIVEN_SCRATCH_MOST = 1 << 20, 1 << 16
 _ALIGN = {True: 256, False: 64}  # of places in the block; on a GPU, on the CPU
 
 
@@ -150,12 +152,21 @@ class NotInC(Exception):
     """The plan holds what a Program has no form for."""
 
 
-def _with_pool(program: Callable[..., tuple], wanted: list[output_pool.Wanted]) -> Callable[..., tuple]:
-    take = output_pool.take
-    if len(wanted) == 1:
-        (only,) = wanted
-        return lambda *inputs: program(*inputs, take(only))
-    return lambda *inputs: program(*inputs, *[take(w) for w in wanted])
+class _Pooled:
+    """A program whose large results lie in memory of the pool."""
+
+    __slots__ = ("program", "wanted")
+
+    def __init__(self, program: Any, wanted: list[output_pool.Wanted]) -> None:
+        self.program, self.wanted = program, wanted
+
+    def __call__(self, *inputs: Any) -> tuple:
+        return self.program(*inputs, *map(output_pool.take, self.wanted))
+
+    def consume(self, given: list) -> tuple:
+        """A call with the items as inputs, which leave the list; each is let go after its last use."""
+        given.extend(map(output_pool.take, self.wanted))
+        return self.program.consume(given)
 
 
 class _Block:
@@ -203,14 +214,16 @@ class ProgramBuilder:
         self.slots: list[list[Any]] = []  # kind, index, dtype, itemsize, ndim, dims, offset
         self.slot_of: dict[int, int] = {}  # id(Buffer) -> slot
         self.constants: list[Any] = []
-        self.block = _Block(_ALIGN[generated.cuda is not None])
+        on_gpu = generated.cuda is not None
+        self.block = _Block(_ALIGN[on_gpu])
+        self.scratch_most = SCRATCH_MOST if on_gpu else GIVEN_SCRATCH_MOST if self.s.given else None
         self.late: list[
             tuple[int, Expr]
         ] = []  # (slot, place among the varying ones): their offsets, once the static part is known
         self.pooled: list[
             output_pool.Wanted
         ] = []  # large results: made by the pool, handed to the program as further inputs
-        device = "cpu" if generated.cuda is None else "cuda"
+        device = "cuda" if on_gpu else "cpu"
         calls = ((id(step), torch_call(step, device)) for step in self.s.steps if isinstance(step, Extern))
         self.torch_calls = {at: c for at, c in calls if c is not None}
         self.survey()
@@ -308,7 +321,7 @@ class ProgramBuilder:
         if program is None:
             raise NotInC
         label_steps(program, self.g, places)
-        return _with_pool(program, self.pooled) if self.pooled else program
+        return _Pooled(program, self.pooled) if self.pooled else program
 
     def parts(self) -> tuple[PlanParts, list[int]]:
         """The plan as data; and of each step, where it stands in the schedule."""
@@ -452,12 +465,11 @@ class ProgramBuilder:
                 return False
         else:
             size = nbytes(buffer)
-            on_gpu = self.g.cuda is not None
-            if size.is_const and (not on_gpu or size.value <= SCRATCH_MOST):
+            if size.is_const and (self.scratch_most is None or size.value <= self.scratch_most):
                 place = self.block.place(size.value, at, max(at, self.last.get(id(buffer), at)))
                 self.slot_of[id(buffer)] = self._new(SLOT_SCRATCH, 0, buffer, self._value(as_expr(place)))
                 return False
-            if not on_gpu:
+            if self.scratch_most is None:
                 self.slot_of[id(buffer)] = self._new(SLOT_SCRATCH, 0, buffer)
                 self.late.append((self.slot_of[id(buffer)], self.block.place_varying(size)))
                 return False

@@ -10,6 +10,7 @@ import torch.nn as nn
 import tcompile
 from tcompile.compiler.autograd.bridge import GradGraph
 from tcompile.compiler.native import native
+from tcompile.compiler.runtime import native_program, output_pool
 
 pytestmark = pytest.mark.skipif(native is None, reason="plans run in C")
 
@@ -87,10 +88,13 @@ def test_gradients_are_eager_s(create_graph):
         torch.testing.assert_close(*(torch.autograd.grad(g.pow(2).sum(), w)[0] for g in (got, want)))
 
 
-@pytest.mark.parametrize("results", ["one", "a view of an input", "one that is written", "independent ones"])
+@pytest.mark.parametrize(
+    "results", ["one", "a view of an input", "one that is written", "independent ones", "a large gradient"]
+)
 def test_nobody_else_holds_what_backward_was_given(results):
     layers = nn.ModuleList([nn.Linear(64, 64, bias=False) for _ in range(4)])
     weight, scale = torch.randn(3, 5, requires_grad=True), torch.ones(7, requires_grad=True)
+    large = torch.ones(output_pool.LEAST_BYTES // 4, requires_grad=True)
 
     def f(x):
         for layer in layers:
@@ -101,6 +105,8 @@ def test_nobody_else_holds_what_backward_was_given(results):
             total.add_(1)
         if results == "independent ones":
             return x, scale.exp().sin()
+        if results == "a large gradient":
+            return x * large.mean()
         return x
 
     def c(x):
@@ -129,3 +135,14 @@ def test_nobody_else_holds_what_backward_was_given(results):
     loss = c(x).sum()
     loss.backward(retain_graph=True)
     assert spy.alive >= 4, "these are wanted again"
+
+
+def test_what_backward_frees_serves_it(monkeypatch):
+    """A block of scratch memory would lie beside all that forward kept, from the first step on."""
+    model, placed, place = nn.Sequential(*[nn.Linear(256, 256), nn.GELU()] * 3), [], native_program._Block.place
+    monkeypatch.setattr(native_program._Block, "place", lambda b, size, *at: placed.append(size) or place(b, size, *at))
+    loss = tcompile.compile(model)(torch.randn(256, 256)).square().sum()
+    assert max(placed) > native_program.GIVEN_SCRATCH_MOST, "of forward, which frees nothing"
+    placed.clear()
+    loss.backward()
+    assert all(size <= native_program.GIVEN_SCRATCH_MOST for size in placed)
