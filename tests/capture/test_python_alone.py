@@ -83,7 +83,9 @@ def test_names_tell(function, alone):
 def test_what_is_given_tells():
     model = _Attention()
     assert all(is_python_alone(_draws, (given,)) for given in (3, [1, "a", None], np.float32(2), {"a": (1, 2)}))
-    assert not any(is_python_alone(_draws, (given,)) for given in (torch.ones(2), [torch.ones(2)], np.ones(2), object()))
+    assert not any(
+        is_python_alone(_draws, (given,)) for given in (torch.ones(2), [torch.ones(2)], np.ones(2), object())
+    )
     assert is_python_alone(_Attention.plan, (model, 3))
     assert not any(is_python_alone(f, (model,)) for f in (_Attention.uses_layer, _Attention.uses_weights))
 
