@@ -36,6 +36,17 @@ def _computes(n):
     return F.relu(n)
 
 
+_TABLES, _NAMES = [torch.ones(2), torch.zeros(2)], {"a": [1, 2]}
+
+
+def _reads_tensors(n):
+    return _TABLES[n]
+
+
+def _reads_names(n):
+    return _NAMES["a"][n]
+
+
 def _calls_it(n):
     return [_computes(k) for k in range(n)]
 
@@ -75,6 +86,7 @@ class _Attention(torch.nn.Module):
 
 @pytest.mark.parametrize("function, alone", [
     (_draws, True), (_seeds, True), (_prints, True), (_makes, False), (_computes, False), (_calls_it, False),
+    (_reads_tensors, False), (_reads_names, True),
 ])  # fmt: skip
 def test_names_tell(function, alone):
     assert is_python_alone(function, (3,)) is alone

@@ -26,7 +26,7 @@ __all__ = ["is_python_alone"]
 _PLAIN = (*ATOMS, torch.SymInt, torch.SymFloat, torch.SymBool)
 _LOOK, _DEPTH = 16, 4  # elements of a container that are looked at, and containers in containers
 _MOST = 32  # functions that are looked at
-_OF_TORCH = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+_CONTAINERS = (list, tuple, set, dict)
 _NO_TENSORS = ("torch.random", "torch.cuda", "torch.cuda.random")  # functions of theirs seed, count and choose devices
 
 
@@ -42,10 +42,10 @@ def _is_plain(value: Any, objects: list[Any], depth: int = 0) -> bool:
     cls = type(value)
     if cls in _PLAIN or is_numpy_scalar(value):
         return True
-    if cls in (list, tuple, set, dict):
+    if cls in _CONTAINERS:
         items = value.values() if cls is dict else value
         return depth < _DEPTH and all(_is_plain(x, objects, depth + 1) for _, x in zip(range(_LOOK), items))
-    if isinstance(value, torch.Tensor) or not isinstance(value, torch.nn.Module):
+    if torch.nn.Module not in cls.__mro__:  # isinstance would ask the object, which may be the program's own code
         return False
     objects.append(value)
     return True
@@ -99,8 +99,8 @@ def _contents(cell: types.CellType) -> list[Any]:
 
 def _attribute(module: torch.nn.Module, name: str) -> Any:
     """What a module has under a name, without running any code."""
-    held = vars(module)
-    for table in (held, *(held[t] for t in ("_parameters", "_buffers", "_modules"))):
+    held = object.__getattribute__(module, "__dict__")
+    for table in (held, *(held.get(t, {}) for t in ("_parameters", "_buffers", "_modules"))):
         if name in table:
             return table[name]
     return inspect.getattr_static(type(module), name, MISSING)
@@ -108,19 +108,21 @@ def _attribute(module: torch.nn.Module, name: str) -> Any:
 
 def _is_work(value: Any, objects: list[Any], seen: set[types.CodeType]) -> bool:
     """Whether something that code mentions may be tensor work, or lead to some."""
-    if isinstance(value, (staticmethod, classmethod, types.MethodType)):
+    if type(value) in (staticmethod, classmethod, types.MethodType):
         value = value.__func__
-    if isinstance(value, property):
+    if type(value) is property:
         value = value.fget
-    if isinstance(value, _OF_TORCH):
-        return True
-    if isinstance(value, types.ModuleType):
+    cls = type(value)
+    if cls is types.FunctionType:
+        return not _is_known(value) and (_of_torch(value) or _reaches(value, objects, seen))
+    if cls is types.ModuleType:
         return not (_is_known(value) or _of_torch(value))
-    if isinstance(value, types.FunctionType) and not _is_known(value):
-        return _of_torch(value) or _reaches(value, objects, seen)
-    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
-        return isinstance(value, type) and issubclass(value, _OF_TORCH) or not _is_known(value)
-    return not _is_plain(value, []) and not _is_known(type(value))
+    if issubclass(cls, type) or cls is types.BuiltinFunctionType:
+        return not _is_known(value)
+    modules: list[Any] = []
+    if _is_plain(value, modules):
+        return bool(modules)
+    return cls in _CONTAINERS or not _is_known(cls)
 
 
 def _module_of(value: Any) -> str:
@@ -135,4 +137,6 @@ def _is_known(value: Any) -> bool:
     """Whether a module, a function or a class is the standard library's or numpy's, or one of torch's without
     tensors."""
     name = _module_of(value)
-    return name in _NO_TENSORS or not _of_torch(value) and (is_trusted_module(name) or name.startswith("numpy"))
+    if _of_torch(value):
+        return name in _NO_TENSORS
+    return name.partition(".")[0] == "numpy" or is_trusted_module(name)
