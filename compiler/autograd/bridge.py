@@ -161,7 +161,7 @@ class GradGraph:
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
         told = bucket_bytes() is None and any(map(hears_order, captured.example_inputs))
         apart = told or len(joint.parts) > 1 or _has_idle_inputs(captured, joint.grad_inputs)
-        self.parted = PartedCall(self, joint.parts, small) if apart else None
+        self.parted = PartedCall(self, joint.parts, small, told) if apart else None
         self.cut: list[Stage] | None = None  # the whole backward graph in stages, until these are compiled
         self.staged = self._staged_call()
         self.frees = any(part.frees for part in joint.parts) or len(partition.backward.placeholders) > self.n_tangents
@@ -191,6 +191,8 @@ class GradGraph:
         """The call in C, where nothing is left to do after the Function but to put its results in order."""
         plan = self.joint.outputs
         if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.staged:
+            return None
+        if self.parted is not None and self.parted.ordered:
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from ..graph.history import history, saves_tensors
-from .engine_order import arranged
+from .engine_order import one_by_one
 from .saved_versions import refuse_changed, remember, taken_from
 from .backward_variants import without_unused_inputs
 
@@ -64,7 +64,8 @@ def independent_parts(outputs: Sequence[torch.Tensor], reach: Sequence[Any]) -> 
 class Part:
     """
     outputs     differentiable outputs, as positions in the output plan
-    inputs      the graph's inputs that they depend on, and that have gradients
+    inputs      the graph's inputs that they depend on, and that have gradients: leaves first, in eager's order
+    n_leaves    how many of these are leaves
     saved       positions among what forward keeps (saved inputs, then results) that the backward graph reads for these
                 outputs
     remembered  [(input, strong)]: the inputs that are not among those, for double backward; then outputs
@@ -73,6 +74,7 @@ class Part:
 
     outputs: list[int]
     inputs: list[int]
+    n_leaves: int
     saved: list[int]
     remembered: list[tuple[int, bool]]
     watched: list[int]
@@ -81,10 +83,12 @@ class Part:
 
 
 class PartedCall:
-    """The call of a compiled graph with gradients whose results are of several independent parts."""
+    """The call of a compiled graph with gradients whose results are of several independent parts. ordered: somebody is
+    told in which order the gradients of leaves are there.
+    """
 
-    def __init__(self, graph: GradGraph, groups: list[Group], small: Sequence[bool]):
-        self.graph = graph
+    def __init__(self, graph: GradGraph, groups: list[Group], small: Sequence[bool], ordered: bool):
+        self.graph, self.ordered = graph, ordered
         p: Partition = graph.joint.partition
         places = p.backward.placeholders
         n_saved = len(places) - len(graph.tangent_metas) - len(p.symbols) - len(graph.scalars)
@@ -92,7 +96,7 @@ class PartedCall:
         self.n_saved = n_saved
         for group in groups:
             outputs = group.outputs
-            reached = self._in_order({j for k in outputs for j in graph.joint.reach[k]})
+            reached, n_leaves = self._in_order({j for k in outputs for j in graph.joint.reach[k]})
             # the backward graph that will run where all of them have tangents; with fewer it reads no more
             mine = graph.variant(
                 tuple(k in outputs for k in range(graph.n_tangents)),
@@ -108,18 +112,18 @@ class PartedCall:
             ]
             for_these = {i for i, ks in graph.joint.watched[0].items() if not ks.isdisjoint(outputs)}
             watched = [k for k, (i, _) in enumerate(remembered) if i >= graph.n_inputs or i in for_these]
-            part = Part(outputs, reached, saved, remembered, watched, group.frees)
+            part = Part(outputs, reached, n_leaves, saved, remembered, watched, group.frees)
             part.function = type("TCompiled", (_PartBridge,), {"call": self, "part": part})
             self.parts.append(part)
         self.part_of = {k: part for part in self.parts for k in part.outputs}
 
-    def _in_order(self, reached: set[int]) -> list[int]:
-        """The inputs of a part, so that gradients are accumulated in eager's order."""
+    def _in_order(self, reached: set[int]) -> tuple[list[int], int]:
+        """The inputs of a part, leaves first, and the number of these."""
         joint, examples = self.graph.joint, self.graph.captured.example_inputs
         inputs = [joint.grad_inputs[j] for j in joint.order if j in reached]
         inputs += [joint.grad_inputs[j] for j in sorted(reached.difference(joint.order))]
         leaves = [i for i in inputs if examples[i].is_leaf]
-        return arranged(leaves, [i for i in inputs if not examples[i].is_leaf])
+        return leaves + [i for i in inputs if not examples[i].is_leaf], len(leaves)
 
     def run(self, everything: list, inputs: tuple) -> list:
         """The differentiable outputs; `everything` gets the graph's own results."""
@@ -134,7 +138,10 @@ class PartedCall:
                 rest,
                 (*inputs, *everything),
             )
-            outs = part.function.apply(call, *[inputs[i] for i in part.inputs])
+            given = [inputs[i] for i in part.inputs]
+            if self.ordered:
+                given[: part.n_leaves] = one_by_one(given[: part.n_leaves])
+            outs = part.function.apply(call, *given)
             for k, t in zip(part.outputs, outs):
                 diff[k] = t
         return diff

@@ -15,10 +15,12 @@ from contextlib import ExitStack
 from typing import Any, Callable, Iterable, TypeVar
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 
 from .. import events
 from ..native import native
 from .source_values import TUPLE_GETTER
+from .tensors import below_autograd
 from .weak import Weak
 
 __all__ = ["prepare", "tensor_layout_known", "thread_state", "ThreadState"]
@@ -368,8 +370,10 @@ def _find_thread_state() -> ThreadState | None:
 def prepare() -> bool:
     """Find and verify, once in a process; states a fallback event where a search fails. Whether that is done."""
     global _prepared, _layout_known, _thread_state
-    if _prepared or native is None or torch._C._functorch.maybe_current_level() is not None:
-        return _prepared  # inside a functorch transform tensors are wrapped: look another time
+    if _prepared or native is None:
+        return _prepared
+    if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0 or below_autograd():
+        return False  # tensors are wrapped, or autograd's tables are not as they mostly are: look another time
     _prepared = True
     native.set_torch(
         torch._C.TensorBase,

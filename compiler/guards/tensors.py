@@ -19,7 +19,16 @@ from ..native import autograd_node
 from ..symbolic.expr import is_unbacked
 from .guard import TensorSpec
 
-__all__ = ["tensor_mismatch", "has_tangent", "key_template", "KeyTemplate", "is_symbol", "is_hooked", "tells_hooks"]
+__all__ = [
+    "tensor_mismatch",
+    "has_tangent",
+    "below_autograd",
+    "key_template",
+    "KeyTemplate",
+    "is_symbol",
+    "is_hooked",
+    "tells_hooks",
+]
 
 _keys = torch._C._dispatch_keys
 
@@ -73,9 +82,15 @@ def key_template(dtype: torch.dtype, device: torch.device, layout: torch.layout)
     return KeyTemplate(dtype, device, layout)
 
 
+def below_autograd() -> bool:
+    """Whether this is code of a `__torch_dispatch__`, or what else autograd has called."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
+
+
 def has_tangent(tensor: torch.Tensor) -> bool:
     level = forward_ad._current_level
-    return level >= 0 and torch._VF._unpack_dual(tensor, level=level)[1] is not None
+    # (below autograd nobody sees tangents, and torch can't be asked)
+    return level >= 0 and not below_autograd() and torch._VF._unpack_dual(tensor, level=level)[1] is not None
 
 
 # (part, what it has to be, what it is), in the order in which they are compared

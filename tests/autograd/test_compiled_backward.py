@@ -53,6 +53,33 @@ def post_accumulate_hooks_in_the_step(compiled):
     return losses, torch.tensor(steps), [p.grad for p in model.parameters()]
 
 
+def told_of_by(kind):
+    """Which leaf comes when, by hooks of a kind. What the compiled function takes depends on one of its leaves, too."""
+
+    def run(compiled):
+        layer, w, u, log = nn.Linear(4, 4), leaf(4, 4), leaf(4), []
+        leaves = {"w": w, "u": u, "weight": layer.weight, "bias": layer.bias}
+        nodes = [t.view_as(t).grad_fn.next_functions[0][0] for t in leaves.values()]
+        for (name, t), node in zip(leaves.items(), nodes):
+            if kind == "node":
+                node.register_hook(lambda *grads, name=name: log.append(name))
+            else:
+                getattr(t, kind)(lambda t, name=name: log.append(name))
+        f = compiled(lambda a, b: torch.where(a > 0, layer(b), u).square().mean() + b.sum())
+        for _ in range(2):
+            a = randn(3, 4) @ w
+            f(a, a + u).backward(retain_graph=True)
+            log.append("next")
+        return log, [t.grad for t in leaves.values()]
+
+    run.__name__ = f"told_of_by_{kind}"
+    return run
+
+
+for kind in ("node", "register_hook", "register_post_accumulate_grad_hook"):
+    program(told_of_by(kind))
+
+
 @program.breaks
 def optimizer_in_backward(compiled):
     """The gradient is used and freed as soon as it is there."""

@@ -369,9 +369,49 @@ def test_hooks_of_wrappers_run_as_they_are():
     same(whole_steps(tcompile.compile, hooks=True), whole_steps(lambda f: f, hooks=True))
 
 
-def test_transforms_of_wrappers_break_in_words():
-    f = lambda x: torch.func.grad(lambda x: (x.sin() * x).sum())(x)  # noqa: E731
-    x = two(3)
-    same(tcompile.compile(f)(x), f(x))
-    with pytest.raises(tcompile.FullGraphError, match="torch.func.grad is given a tensor of class TwoTensor"):
-        tcompile.compile(f, fullgraph=True)(x)
+LINEAR = nn.Linear(4, 4, bias=False)
+
+
+def _loss(t):
+    return (t.sin() * t).sum()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y, p: torch.func.grad(_loss)(x),
+        lambda x, y, p: torch.func.grad_and_value(_loss)(x),
+        lambda x, y, p: torch.func.grad(lambda t: torch.func.grad(_loss)(t).sum())(x),
+        lambda x, y, p: torch.func.vjp(torch.sin, x)[1](y)[0],
+        lambda x, y, p: torch.func.jvp(torch.sin, (x,), (y,)),
+        lambda x, y, p: torch.func.vmap(lambda t: t.sin() * 2)(x),
+        lambda x, y, p: torch.func.vmap(torch.func.grad(_loss))(x),
+        lambda x, y, p: torch.func.jacrev(torch.sin)(x[0]),
+        lambda x, y, p: torch.func.jacfwd(torch.sin)(x[0]),
+        # what the function reads of the world around it
+        lambda x, y, p: torch.func.grad(lambda t: (t.sin() * x).sum())(p),
+        lambda x, y, p: torch.func.grad(lambda t: ((x * 2).sin() * t).sum())(y),
+        lambda x, y, p: torch.func.vmap(lambda t, u: (t + u * x[0]).tanh() * (y[0] * 2))(x, p),
+        lambda x, y, p: torch.func.grad(lambda w: torch.func.functional_call(LINEAR, {"weight": w}, (x,)).sum())(y),
+        # a class of the program's is a plain tensor inside of a transform
+        lambda x, y, p: torch.func.grad(lambda t: t.sum() * (2 if isinstance(t, TwoTensor) else 3))(x),
+    ],
+)
+def test_transforms_of_wrappers(f):
+    given = two(4, 4), two(4, 4), torch.randn(4, 4)
+    same(tcompile.compile(f, fullgraph=True)(*given), f(*given))
+
+
+def test_a_function_called_by_a_class_inside_of_a_transform():
+    """Forward mode is on, and autograd is off below it: torch can't say whether a tensor has a tangent."""
+    inner = tcompile.compile(lambda a: a * 3, fullgraph=True)
+
+    class Tripled(TwoTensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+            return Tripled(inner(out.a), out.b) if func is torch.ops.aten.sin.default else out
+
+    x = Tripled(torch.randn(3), torch.randn(3))
+    got = torch.func.jvp(torch.sin, (x,), (Tripled(torch.ones(3), torch.ones(3)),))[0]
+    torch.testing.assert_close(got.a, x.a.sin() * 3)

@@ -75,10 +75,11 @@ def real_meta(tensor: torch.Tensor, device: Any = None) -> TensorMeta:
 class Scope:
     """A graph that grows: the frame's own, or the body of a higher-order operator inside it. `nodes` maps the id of a
     TraceTensor to the node that computes it. What a body uses of the graphs around it becomes a parameter: `lifted` has
-    their nodes, in order.
+    their nodes, in order. transform: the name of torch.func's transform whose function this is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, transform: str = "") -> None:
+        self.transform = transform
         self.graph = torch.fx.Graph()
         self.nodes: dict[int, torch.fx.Node] = {}
         self.lifted: dict[torch.fx.Node, torch.fx.Node] = {}  # node of the graph around it -> the body's placeholder

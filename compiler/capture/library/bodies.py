@@ -25,6 +25,7 @@ __all__ = [
     "capture_body",
     "record_call",
     "stand_in",
+    "inside_transforms",
     "leaves_of",
     "Purity",
     "held_by",
@@ -49,9 +50,9 @@ class Body:
 
 
 @contextmanager
-def open_body(machine: Machine) -> Iterator[Scope]:
-    """What is recorded in the with-block goes to a graph of its own."""
-    scope = Scope()
+def open_body(machine: Machine, transform: str = "") -> Iterator[Scope]:
+    """What is recorded in the with-block goes to a graph of its own; transform: as of Scope."""
+    scope = Scope(transform)
     machine.graph.scopes.append(scope)
     try:
         yield scope
@@ -77,10 +78,12 @@ def as_module(scope: Scope, name: str) -> torch.fx.GraphModule:
     return graph_module(scope.graph, name)
 
 
-def capture_body(machine: Machine, name: str, parameters: Sequence[TraceTensor], run: Callable[[], Any]) -> Body:
+def capture_body(
+    machine: Machine, name: str, parameters: Sequence[TraceTensor], run: Callable[[], Any], transform: str = ""
+) -> Body:
     """`run()` interprets the function; `parameters` are the tensors that it was given. What it returns may be any
     nested value; the body's graph gives the tensors in it, in the order of `leaves_of`."""
-    with open_body(machine) as scope:
+    with open_body(machine, transform) as scope:
         for i, param in enumerate(parameters):
             add_parameter(machine, scope, param, f"arg{i}")
         result = machine.deep_plain(run())
@@ -107,6 +110,29 @@ def stand_in(
         d = drop_dim % len(meta.shape)
         meta = meta.replace(shape=meta.shape[:d] + meta.shape[d + 1 :], stride=meta.stride[:d] + meta.stride[d + 1 :])
     return from_meta(meta.replace(requires_grad=grad, storage_offset=0), machine.env)
+
+
+def inside_transforms(machine: Machine, values: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of an operator in a function that torch.func transforms. There a wrapper subclass from outside is
+    wrapped once more, by functorch, in a tensor of torch's own class: vmap does so where another operand is one."""
+    around = [scope.transform for scope in machine.graph.scopes if scope.transform]
+    leaves, spec = pytree.tree_flatten(values)
+    of_class = [isinstance(leaf, TraceTensor) and leaf.tt_wrapper is not None for leaf in leaves]
+    mixed = any(isinstance(leaf, TraceTensor) and not own for leaf, own in zip(leaves, of_class))
+    if not around or not (mixed or any(name != "vmap" for name in around)):
+        return values
+    return pytree.tree_unflatten([_wrapped(machine, v) if own else v for v, own in zip(leaves, of_class)], spec)
+
+
+def _wrapped(machine: Machine, outer: TraceTensor) -> TraceTensor:
+    """A tensor without a class that stands for the wrapper `outer` in the body that grows now."""
+    made = stand_in(machine, outer)
+    node = machine.graph.find(id(outer))
+    if node is None:
+        raise Break("unsupported", "a tensor was made in a way that capture did not see")
+    machine.graph.nodes[id(made)] = node
+    machine.graph.keep.append(made)
+    return made
 
 
 def record_call(machine: Machine, call: Callable, inputs: Sequence[Any], lifted: Sequence[torch.fx.Node] = ()) -> tuple:

@@ -13,12 +13,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from ...graph.higher_order import Template, TransformCall
-from .bodies import capture_body, grad_mode, record_call, stand_in
+from .bodies import Body, capture_body, grad_mode, record_call, stand_in
 from ..kinds.callables import python_function
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import MISSING
 from ..tensors.tensor_subclasses import Subclassed
+from ..tensors.wrapper_values import as_program_sees, finish, is_of_wrapper
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -44,13 +45,13 @@ def call_transformed(machine: Machine, t: Transformed, args: list, kwargs: dict)
         tuple(machine.deep_plain(arg) for arg in args),
         {name: machine.deep_plain(value) for name, value in kwargs.items()},
     )
-    _refuse_classes(t.name, structure)
+    structure = _as_functions_see(machine, t.name, structure)
     arguments, tensors = Template.of(structure)
     inside_args, inside_kwargs = t.inside(machine, *structure)
     parameters, fresh = Template.of((inside_args, inside_kwargs))
     with grad_mode(True if t.name != "vmap" else torch._C.is_grad_enabled()):
         body = capture_body(
-            machine, t.name, fresh, lambda: machine.call(t.function, list(inside_args), dict(inside_kwargs))
+            machine, t.name, fresh, lambda: machine.call(t.function, list(inside_args), dict(inside_kwargs)), t.name
         )
     if t.name not in ("grad", "grad_and_value") and _draws(body.graph):
         # (one for each slice, or an error)
@@ -60,16 +61,30 @@ def call_transformed(machine: Machine, t: Transformed, args: list, kwargs: dict)
             "make them outside and pass them in",
         )
     results, _ = Template.of(body.result)
-    call = TransformCall(t.name, body.graph, t.transform, arguments, results, parameters)
+    return _recorded(
+        machine, TransformCall(t.name, body.graph, t.transform, arguments, results, parameters), tensors, body
+    )
+
+
+def _recorded(machine: Machine, call: TransformCall, tensors: list, body: Body) -> Any:
     out = record_call(machine, call, tensors, body.lifted)
     assert call.out is not None
-    return call.out.fill(out)
+    return as_program_sees(machine, call.out.fill(out))
 
 
-def _refuse_classes(name: str, structure: Any) -> None:
-    for value in pytree.tree_leaves(structure):
-        if type(value) is Subclassed:
+def _as_functions_see(machine: Machine, name: str, structure: Any) -> Any:
+    """The arguments of a transform. What a function gets of a wrapper is a tensor of torch's own class around it."""
+
+    def seen(value: Any) -> Any:
+        if type(value) is not Subclassed:
+            return value
+        if value.nested is not None or not is_of_wrapper(value):
             raise Break("higher_order", f"torch.func.{name} is given a tensor of class {value.tensor_class.__name__}")
+        if value.unfinished is not None:
+            finish(machine, value)
+        return value.plain
+
+    return pytree.tree_map(seen, structure)
 
 
 def _draws(graph: torch.fx.GraphModule) -> bool:
@@ -263,18 +278,14 @@ def _jvp(options: dict, function: Callable) -> Callable:
 
 def _whole_call(machine: Machine, name: str, func: Any, transform: Callable, primals: tuple, *more: Any) -> Any:
     """transform(f)(primals, *more), where f is captured on tensors like the primals."""
-    structure = ((primals, *more), {})
-    _refuse_classes(name, structure)
+    structure = _as_functions_see(machine, name, ((primals, *more), {}))
     arguments, tensors = Template.of(structure)
-    inside, _ = _same(machine, primals, {})
+    inside, _ = _same(machine, structure[0][0], {})
     parameters, fresh = Template.of((inside, {}))
     with grad_mode(True):
-        body = capture_body(machine, name, fresh, lambda: machine.call(func, list(inside)))
+        body = capture_body(machine, name, fresh, lambda: machine.call(func, list(inside)), name)
     results, _ = Template.of(body.result)
-    call = TransformCall(name, body.graph, transform, arguments, results, parameters)
-    out = record_call(machine, call, tensors, body.lifted)
-    assert call.out is not None
-    return call.out.fill(out)
+    return _recorded(machine, TransformCall(name, body.graph, transform, arguments, results, parameters), tensors, body)
 
 
 @python_function((_EAGER, "vjp"), (_PUBLIC, "vjp"))

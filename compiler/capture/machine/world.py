@@ -26,6 +26,7 @@ from ...guards import source as S
 from ...guards.guard import FunctionSpec, Guard, TensorSpec
 from ...guards.source import Source
 from ...guards.state import SubclassAnswers, read_field
+from ...guards.tensors import has_tangent
 from ...guards.wrapper_check import PlacedAs
 from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
@@ -593,10 +594,7 @@ def check_supported(real: torch.Tensor, source: Source) -> None:
         reason = "a zero tensor"
     elif torch._C._functorch.is_functorch_wrapped_tensor(real):
         reason = "inside a functorch transform"
-    elif (
-        torch.autograd.forward_ad._current_level >= 0
-        and torch.autograd.forward_ad.unpack_dual(real).tangent is not None
-    ):
+    elif has_tangent(real):
         reason = "a forward-mode AD dual"
     elif real.requires_grad and is_refused(real):
         reason = "a view that autograd refuses, as its base was written into"

@@ -10,7 +10,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd import forward_ad
 
 from ...graph.tensor import DataDependentError, TraceTensor
 from ...graph.wrappers import (
@@ -28,6 +27,7 @@ from ...graph.wrappers import (
 )
 from ...guards import source as S
 from ...guards.source import Source
+from ...guards.tensors import has_tangent
 from ..kinds.callables import python_function
 from ..machine.signals import Break, Skip
 from .tensor_subclasses import PLAIN_TENSORS, Subclassed
@@ -128,7 +128,7 @@ class _Check:
             and t._ragged_idx == self.ragged_idx
             and (t._lengths is not None) == self.holes
             and _keeps(t) == self.keeps
-            and (forward_ad._current_level < 0 or forward_ad.unpack_dual(t).tangent is None)
+            and not has_tangent(t)
         )
 
 

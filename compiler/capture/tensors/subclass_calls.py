@@ -22,6 +22,7 @@ from ..machine.generators import natively
 from ..kinds.inline_policy import is_leaf_function, is_of_torch, is_trusted_module
 from ..kinds.lookups import MISSING, class_attribute
 from ..machine.signals import Break, Raised
+from ..library.bodies import inside_transforms
 from .jagged_values import holds_nested, jagged_attribute, operate_jagged
 from .tensor_calls import METADATA_METHODS, METHODS, call_method
 from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
@@ -414,6 +415,7 @@ def _plainly(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if name in _OF_THE_OBJECT:
         return _of_the_object(machine, name, asks, args, kwargs)
     args, kwargs = [_map(arg, plain) for arg in args], {key: _map(value, plain) for key, value in kwargs.items()}
+    args, kwargs = inside_transforms(machine, (args, kwargs))
     if type(fn) is types.MethodWrapperType:  # torch.Tensor.shape.__get__
         if fn.__name__ == "__get__":
             result = machine.getattr(args[0], name)
