@@ -69,12 +69,27 @@ def snapshot(value: Any, depth: int = 0) -> Any:
         return cls, [(snapshot(key, depth + 1), snapshot(item, depth + 1)) for key, item in value.items()]
     if dataclasses.is_dataclass(value):
         return cls, [snapshot(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value)]
-    if cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__):
-        return cls, value  # what is hashed by its value does not change
     fields = getattr(value, "__dict__", None)
+    if cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__):
+        return cls, _kept(value) if _may_change(value) else value
     if cls.__eq__ is object.__eq__ and isinstance(fields, dict):
         return _Same(value), snapshot(fields, depth + 1)
     raise Unguardable(f"holds a {cls.__module__}.{cls.__qualname__}, of which nothing tells whether it has changed")
+
+
+def _may_change(value: Any) -> bool:
+    """Whether an object that is hashed by its value has fields that the program may set all the same."""
+    return bool(getattr(value, "__dict__", None)) and not type(value).__module__.startswith("torch.")
+
+
+def _kept(value: Any) -> Any:
+    try:
+        made = copy.deepcopy(value)
+    except Exception as e:
+        raise Unguardable(f"holds a {type(value).__qualname__}, of which no copy can be kept: {e}") from None
+    if made != value:
+        raise Unguardable(f"holds a {type(value).__qualname__}, which is not equal to its copy")
+    return made
 
 
 def lasts(value: Any, depth: int = 0) -> bool:
@@ -89,7 +104,7 @@ def lasts(value: Any, depth: int = 0) -> bool:
     if dataclasses.is_dataclass(value):
         frozen = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
         return frozen and all(lasts(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value))
-    return cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__)
+    return cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__) and not _may_change(value)
 
 
 def copied(value: Any) -> Any:

@@ -402,6 +402,12 @@ def test_transforms_of_wrappers(f):
     same(tcompile.compile(f, fullgraph=True)(*given), f(*given))
 
 
+def test_a_checkpointed_function_of_wrappers():
+    f = lambda x, w: torch.utils.checkpoint.checkpoint(lambda t: (t @ w).sin() + t, x, use_reentrant=False)  # noqa: E731
+    x, w = two(4, 4), two(4, 4)
+    same(gradients(tcompile.compile(f, fullgraph=True), x, w), gradients(f, x, w))
+
+
 def test_a_function_called_by_a_class_inside_of_a_transform():
     """Forward mode is on, and autograd is off below it: torch can't say whether a tensor has a tangent."""
     inner = tcompile.compile(lambda a: a * 3, fullgraph=True)

@@ -67,6 +67,7 @@ from .result import CaptureResult, GraphBreak, SkipFrame
 from ..machine.signals import Break, CaptureBug, Otherwise, Plainly, Raised, Skip, Unrebuildable
 from ..tensors.tensor_errors import refuses_view
 from ..tensors.tensor_subclasses import PLAIN_TENSORS
+from ..tensors.wrapper_values import writes_counted
 from ..library.torch_marks import is_allowed_in_graph
 from ..library.watched_warnings import fills_one_of
 from ..machine.stack_values import MISSING, NULL
@@ -437,6 +438,8 @@ class _Attempt:
     def _write_effects(self, writer: EntryWriter) -> None:
         for effect in self.machine.effects:
             writer.effect(effect)
+        if (counted := writes_counted(self.machine, self.machine.world.subclassed.values())) is not None:
+            writer.effect(counted)
         grad, before = torch._C.is_grad_enabled(), self.machine.initial_state["grad_mode"]
         if grad != before:
             writer.line(f"{writer.constant(torch._C._set_grad_enabled)}({grad})")

@@ -14,6 +14,8 @@ from ...graph.tensor import from_meta, tensor_meta, TraceTensor
 from ...base.fx_modules import graph_module
 from ..entry.graph_builder import Scope, as_trace
 from ..machine.signals import Break, Raised
+from ..tensors.tensor_subclasses import Subclassed
+from ..tensors.wrapper_values import finish, is_of_wrapper
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -25,6 +27,7 @@ __all__ = [
     "capture_body",
     "record_call",
     "stand_in",
+    "without_wrappers",
     "inside_transforms",
     "leaves_of",
     "Purity",
@@ -86,9 +89,22 @@ def capture_body(
     with open_body(machine, transform) as scope:
         for i, param in enumerate(parameters):
             add_parameter(machine, scope, param, f"arg{i}")
-        result = machine.deep_plain(run())
+        result = without_wrappers(machine, machine.deep_plain(run()))
         graph = close_body(machine, scope, leaves_of(result), name)
     return Body(graph, list(scope.lifted), result)
+
+
+def without_wrappers(machine: Machine, value: Any) -> Any:
+    """A nested value, with the graph's own tensors in the place of wrapper subclasses."""
+
+    def plain(leaf: Any) -> Any:
+        if type(leaf) is not Subclassed or leaf.nested is not None or not is_of_wrapper(leaf):
+            return leaf
+        if leaf.unfinished is not None:
+            finish(machine, leaf)
+        return leaf.plain
+
+    return pytree.tree_map(plain, value)
 
 
 def leaves_of(value: Any) -> list[TraceTensor]:

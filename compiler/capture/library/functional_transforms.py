@@ -13,13 +13,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from ...graph.higher_order import Template, TransformCall
-from .bodies import Body, capture_body, grad_mode, record_call, stand_in
+from .bodies import Body, capture_body, grad_mode, record_call, stand_in, without_wrappers
 from ..kinds.callables import python_function
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import MISSING
 from ..tensors.tensor_subclasses import Subclassed
-from ..tensors.wrapper_values import as_program_sees, finish, is_of_wrapper
+from ..tensors.wrapper_values import as_program_sees
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -74,17 +74,11 @@ def _recorded(machine: Machine, call: TransformCall, tensors: list, body: Body) 
 
 def _as_functions_see(machine: Machine, name: str, structure: Any) -> Any:
     """The arguments of a transform. What a function gets of a wrapper is a tensor of torch's own class around it."""
-
-    def seen(value: Any) -> Any:
-        if type(value) is not Subclassed:
-            return value
-        if value.nested is not None or not is_of_wrapper(value):
+    structure = without_wrappers(machine, structure)
+    for value in pytree.tree_leaves(structure):
+        if type(value) is Subclassed:
             raise Break("higher_order", f"torch.func.{name} is given a tensor of class {value.tensor_class.__name__}")
-        if value.unfinished is not None:
-            finish(machine, value)
-        return value.plain
-
-    return pytree.tree_map(seen, structure)
+    return structure
 
 
 def _draws(graph: torch.fx.GraphModule) -> bool:

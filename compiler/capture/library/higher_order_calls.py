@@ -17,6 +17,7 @@ from .bodies import Body, Purity, capture_body, leaves_of, no_grad, record_call,
 from ..kinds.callables import python_function
 from .functional_transforms import vmap_
 from ..machine.signals import Break
+from ..tensors.wrapper_values import as_program_sees
 from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def is_checkpoint_valid_(machine: Machine) -> bool:
 def _give(machine: Machine, call: Any, inputs: list, body: Body) -> Any:
     """Record the call; its results in the structure that the body returned them in."""
     template, _ = Template.of(body.result)
-    return template.fill(record_call(machine, call, inputs, body.lifted))
+    return as_program_sees(machine, template.fill(record_call(machine, call, inputs, body.lifted)))
 
 
 # --- operators that call their function and do nothing else that capture needs to know
@@ -134,6 +135,9 @@ def _record_cond(machine: Machine, call: CondCall, pred: TraceTensor, lifted: li
 
 
 def stand_in_result(machine: Machine, like: TraceTensor, requires_grad: bool) -> TraceTensor:
+    if like.tt_wrapper is not None:
+        kind = type(like.tt_wrapper).__name__
+        raise Break("higher_order", f"what a higher-order operator chooses or loops over is a tensor of class {kind}")
     made = stand_in(machine, like, requires_grad=requires_grad and torch._C.is_grad_enabled())
     if made.requires_grad:
         with torch.enable_grad():

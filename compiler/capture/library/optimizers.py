@@ -29,6 +29,7 @@ from ...guards import source as S
 from ..numbers import scalars
 from ..tensors import tensor_calls
 from ..tensors.tensor_subclasses import Subclassed
+from ..tensors.wrapper_values import writes_counted
 from ..kinds.callables import python_function
 from ..numbers.float_node import FloatNode
 from ..machine.signals import Break, Skip, StateMade
@@ -207,21 +208,15 @@ def step(machine: Machine, opt: Any, closure: Any = None, counted: bool = False)
         machine.placed.clear()  # they are stepped by the graph
         with no_grad(machine), _updating(machine):
             machine.call(_STEPS[kind], [opt], {})
-            _count_writes(machine)
+            if (counted := writes_counted(machine, machine.world.changed.values())) is not None:
+                machine.effects.call(counted.target, counted.args, {})
+            machine.world.changed.clear()
     except (Break, Skip) as why:
         raise _as_it_is(opt, "step", why.reason or "item", getattr(why, "remedy", "")) from None
     finally:
         machine.stepping = None
         machine.module_path = outer
     return loss
-
-
-def _count_writes(machine: Machine) -> None:
-    """What was written to tensors in wrappers was written to these."""
-    changed = [s for s in machine.world.changed.values() for _ in range(machine.native(getattr, s.plain, "_version"))]
-    if changed:
-        machine.effects.call(torch.autograd.graph.increment_version, [changed], {})
-    machine.world.changed.clear()
 
 
 def _without_hooks(machine: Machine, opt: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import torch
 
@@ -20,6 +20,7 @@ from ...guards import source as S
 from ...guards.source import Source
 from ...guards.snapshots import Unguardable, copied
 from ...guards.wrapper_check import InnerTensor, WrapperCheck, gradient, is_leaf
+from ..entry.effects import Effect
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
@@ -42,6 +43,7 @@ __all__ = [
     "inner_tensors",
     "gradient_of_wrapper",
     "write_wrapper",
+    "writes_counted",
     "make_wrapper",
     "finish",
     "is_leaf_of_wrapper",
@@ -353,6 +355,17 @@ def read_inside(machine: Machine, outer: TraceTensor) -> None:
         read = Unwrap(Crossing(wrapping), differentiable=False)
         machine.graph.record("call_function", read, (outer,), {}, tuple(plain))
         machine.graph.calls -= 1
+
+
+def writes_counted(machine: Machine, wrappers: Iterable[Subclassed]) -> Effect | None:
+    """What was written to tensors in wrappers from outside was written to these: their versions say so."""
+    found = [
+        s for s in wrappers if s.nested is None and id(s) in machine.world.reals and s.plain.tt_wrapper is not None
+    ]
+    written = [
+        s for s in found if not s.plain.is_inference() for _ in range(machine.native(getattr, s.plain, "_version"))
+    ]
+    return Effect("call", torch.autograd.graph.increment_version, args=[written]) if written else None
 
 
 # --- results
