@@ -20,7 +20,7 @@ from .aten import AtenGraph, GraphOutput, OwnWrite
 from ..base.fx_nodes import is_call
 from ..base.fx_modules import call_node
 from ..ops.closed_set import gives_views
-from ..ops.functional_forms import Form, form_of, functional_form, sharing, spread, spread_names
+from ..ops.functional_forms import Form, form_of, functional_form, may_be_left_out, sharing, spread, spread_names
 from .history import BACKWARD, backward_module
 from .meta import TensorMeta, views_meta
 from .meta.core import fold, is_dense, same, state
@@ -312,8 +312,9 @@ class Functionalizer:
 
         targets = [get(write) for write in info.writes]
         flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
-        if any(t is None for t in flat):
+        if info.functional is not None and any(t is None for t in flat):
             raise NotImplementedError(f"{info.op} writes to arguments, and this call leaves some of them out")
+        flat = [t for t in flat if t is not None]
         self._refuse_shared_memory(info.op, flat, (*args, *kwargs.values()))
         if info.name == "copy_":
             self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
@@ -362,12 +363,18 @@ class Functionalizer:
         names = [info.arg_names[write] for write in info.writes]
         outs = (out,) if isinstance(out, TraceTensor) or len(info.aliases) == 1 else out or ()
         fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
-        lengths = tuple((key, len(given[key])) for key in names if isinstance(given[key], (list, tuple)))
+        several = {
+            name: value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+            for name in names
+            if isinstance(value := given.get(name), (list, tuple)) or may_be_left_out(info.op, name)
+        }
+        lengths = tuple((name, len(values)) for name, values in several.items())
         results = tuple(len(o) if isinstance(o, (list, tuple)) else None for o in fresh)
         if lengths or any(result is not None for result in results):
             own = [t for o, result in zip(fresh, results) for t in ((o,) if result is None else o)]
-            for name, length in lengths:
-                given |= zip(spread_names(name, length), given.pop(name))
+            for name, values in several.items():
+                given.pop(name, None)
+                given |= zip(spread_names(name, len(values)), values)
             whole = own[0] if len(own) == 1 else own
             return self._record_on_copies(op_info(spread(info.op, lengths, results)), (), given, whole)
         same = self._arguments_that_are_written(info, given)

@@ -123,8 +123,8 @@ class OpInfo:
         for i, arg in enumerate(schema.arguments):
             if arg.alias_info is None:
                 continue
-            # a list of views (split, unbind) is declared as Tensor(a -> *) self with a result without names
-            if arg.alias_info.before_set & names or (not names and "*" in arg.alias_info.after_set):
+            # a list of views has no names: torch's own declare Tensor(a -> *) self, others Tensor(a) self
+            if arg.alias_info.before_set & names or (not names and not arg.alias_info.is_write):
                 return i
         return None
 

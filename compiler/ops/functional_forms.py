@@ -15,7 +15,17 @@ from typing import Any, Callable, Iterable
 
 import torch
 
-__all__ = ["Form", "counting", "form_of", "functional_form", "shown_name", "sharing", "spread", "spread_names"]
+__all__ = [
+    "Form",
+    "counting",
+    "form_of",
+    "functional_form",
+    "may_be_left_out",
+    "shown_name",
+    "sharing",
+    "spread",
+    "spread_names",
+]
 
 _library = torch.library.Library("tcompile_functional", "DEF")
 _WRITTEN = re.compile(r"\(\w+!\)")
@@ -92,12 +102,18 @@ def sharing(op: torch._ops.OpOverload, same: tuple[tuple[str, str], ...]) -> tor
 def spread(
     op: torch._ops.OpOverload, lengths: tuple[tuple[str, int], ...], results: tuple[int | None, ...]
 ) -> torch._ops.OpOverload:
-    """`op` where each list of tensors that it writes, `lengths` says of how many, is a parameter for each tensor.
-    `results`: of how many tensors its own results are, which come one by one; None for what is no list."""
+    """`op` where each list of tensors that it writes, `lengths` says of how many, is a parameter for each tensor. A
+    tensor that may be left out is none or one. `results`: of how many tensors its own results are, which come one by
+    one; None for what is no list."""
     key = op, lengths, results
     if key not in _spread:
         _spread[key] = _spread_operator(op, dict(lengths), results)
     return _spread[key]
+
+
+def may_be_left_out(op: torch._ops.OpOverload, name: str) -> bool:
+    """Whether a parameter is a tensor that calls may leave out."""
+    return next(str(arg.type) for arg in op._schema.arguments if arg.name == name) == "Optional[Tensor]"
 
 
 def spread_names(name: str, length: int) -> list[str]:
@@ -121,8 +137,11 @@ def _spread_operator(
         parameters += [(a, text)] if names is None else [(a, f"Tensor({name}!) {name}") for name in names]
 
     def together(given: dict[str, Any]) -> dict[str, Any]:
-        lists = {key: [given.pop(n) for n in spread_names(key, length)] for key, length in lengths.items()}
-        return {**given, **lists}
+        whole: dict[str, Any] = {}
+        for key, length in lengths.items():
+            tensors = [given.pop(n) for n in spread_names(key, length)]
+            whole[key] = tensors if not may_be_left_out(op, key) else tensors[0] if tensors else None
+        return {**given, **whole}
 
     return _operator(op, parameters, together, results)
 

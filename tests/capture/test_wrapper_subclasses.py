@@ -209,6 +209,25 @@ def test_the_class_gets_another_method():
 FACTOR = 2.0
 
 
+@torch.library.custom_op("tc_wrappers::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@twice.register_torch_dispatch(TwoTensor)
+def _(cls, func, types, args, kwargs):
+    return TwoTensor(args[0].a * 2, args[0].b * 200)
+
+
+def test_an_operator_with_a_rule_for_the_class():
+    whole(lambda x: twice(x) + 1, (two(3),), (torch.randn(3),))
+
+
 def factor():
     return FACTOR
 

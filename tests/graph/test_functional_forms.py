@@ -64,6 +64,18 @@ for key in ("CPU", "Meta"):
         return [t + 1 for t in xs]
 
 
+library.define("left_out(Tensor x, Tensor(a!)? out=None, *, Tensor(b!)? total=None) -> Tensor")
+for key in ("CPU", "Meta"):
+
+    @torch.library.impl(library, "left_out", key)
+    def left_out(x, out=None, *, total=None):
+        if out is not None:
+            out.copy_(x)
+        if total is not None:
+            total.add_(1)
+        return x + 1
+
+
 def into_fresh(x):
     out = torch.empty_like(x)
     out.zero_()
@@ -127,6 +139,11 @@ def results_are_lists(x):
     return a, bs[0] * bs[1], c, d, out, total, len(none)
 
 
+def into_what_may_be_left_out(x):
+    call, out, total = torch.ops.tc_written.left_out, torch.empty_like(x), torch.zeros(())
+    return call(x), call(x * 2, out), call(x, total=total) + call(x, None, total=total), out * 2, total
+
+
 def result_unread(x):
     scale_into(x, torch.zeros_like(x))
     return x.cos()
@@ -142,6 +159,7 @@ ONE = [
     keyword_only,
     into_a_list,
     results_are_lists,
+    into_what_may_be_left_out,
 ]
 
 
@@ -326,3 +344,27 @@ def test_zeros_that_are_added_to_stay_apart_from_memory_without_contents():
 
     x = torch.randn(64)
     torch.testing.assert_close(tcompile.compile(fn, fullgraph=True)(x), fn(x), rtol=0, atol=0)
+
+
+library.define("rows(Tensor(a) x) -> Tensor(a)[]")
+library.define("repeated(Tensor x, int n) -> Tensor")
+library.impl("rows", lambda x: list(x.unbind(0)), "CompositeExplicitAutograd")
+library.impl("repeated", lambda x, n: x.repeat(n, 1), "CPU")
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda x: torch.ops.tc_written.rows(x)[0].add_(1), "tc_written::rows gives a view of what it is given"),
+        (lambda x: torch.ops.tc_written.repeated(x, 2), "tc_written.repeated.default gives (no fake kernel)"),
+    ],
+)
+def test_operators_that_end_the_graph(call, words):
+    def f(x):
+        y = call(x * 1)
+        return y * 2, x
+
+    x = torch.ones(3, 2)
+    torch.testing.assert_close(tcompile.compile(f)(x), f(x))
+    (graph_break,) = tcompile.explain(f)(x).graph_breaks
+    assert words.lower() in graph_break.reason.lower()

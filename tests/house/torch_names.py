@@ -248,6 +248,11 @@ ROWS = (
         "singleton singleton._data SimpleOperatorEntry GenericTorchDispatchRuleHolder",
         "custom operators are told of TraceTensor",
     ),
+    Row(
+        "torch._library.simple_registry",
+        "find_torch_dispatch_rule(op, torch_dispatch_class)",
+        "what torch.library has of an operator on a class",
+    ),
     Row("torch._numpy", "ndarray fft linalg", "numpy's functions in graphs"),
     Row(
         "torch.masked._ops",

@@ -215,6 +215,12 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "unsupported",
+        r"\(no fake kernel\)",
+        "",
+        "register one with torch.library.register_fake",
+    ),
+    Cause(
+        "unsupported",
         r"\bopen\(",
         "a file is opened",
         "read before the compiled region and pass what was read, write what it returns",

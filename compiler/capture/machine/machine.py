@@ -28,7 +28,7 @@ from ..kinds.outside_iterators import OutsideIterator
 from .signals import Break, Raised, Skip
 from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..tensors.gradient_hooks import Hooks
-from ..tensors.tensor_errors import break_kind_of
+from ..tensors.tensor_errors import break_kind_of, undescribed
 from ..tensors.tensor_subclasses import ProbeClasses, holds_subclassed
 from ..library.training import BackwardPasses
 from .stack_values import ATOMS, MISSING
@@ -380,7 +380,7 @@ class Machine:
         if kind is None and self.late_texts and isinstance(exc, TypeError):
             kind = "late_text"  # native code may have met a stand-in for a text
         if kind is not None:
-            raise Break(kind) from None
+            raise Break(kind, undescribed(exc)) from None
 
     def callback(self, fn: Any) -> Callable:
         """A native callable that interprets `fn`; for native code that calls back (sorted's key, map, reduce)."""

@@ -8,6 +8,7 @@ numbers that vary are fixed: the next ones get words of their own.
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import warnings
@@ -19,7 +20,7 @@ from ..machine.signals import Break
 from ...graph.tensor import DataDependentError, TraceTensor
 from ..machine.stack_values import specialize
 
-__all__ = ["break_kind_of", "true_error", "refuses_view"]
+__all__ = ["break_kind_of", "true_error", "refuses_view", "undescribed"]
 
 _SHAPE_WORDS = ("size of the result", "nonzero", "unique", "masked_select", "repeat_interleave", "bincount", "histc")
 _LIMIT = 1 << 26  # bytes of operands up to which an operator is tried
@@ -96,6 +97,14 @@ def _real(value: Any, left: list[int]) -> Any:
     if type(value) is slice:
         return slice(*(_real(v, left) for v in (value.start, value.stop, value.step)))
     return specialize(value)
+
+
+def undescribed(exc: BaseException) -> str:
+    """The words for an operator of the program's of which nothing tells what its result will be, or ""."""
+    found = (
+        re.match(r"(?!aten\.)(\S+) has no metadata rule", str(exc)) if isinstance(exc, NotImplementedError) else None
+    )
+    return f"nothing tells the shape of what {found[1]} gives (no fake kernel)" if found else ""
 
 
 def break_kind_of(exc: BaseException) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._library.simple_registry import find_torch_dispatch_rule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..meta.core import state
@@ -93,7 +95,9 @@ def _ask(classes: list[type], op: Any, args: tuple, kwargs: dict) -> Any:
     for cls in classes:
         if is_dtensor(cls):  # by torch's C++, before it looks for `__torch_dispatch__`, which only raises up to 2.13
             return op(*args, **kwargs)
-        result = cls.__torch_dispatch__(op, tuple(classes), args, kwargs)
+        rule = find_torch_dispatch_rule(op, cls) if op.namespace != "aten" else None  # torch.library has one for it
+        ask = cls.__torch_dispatch__ if rule is None else functools.partial(rule, cls)
+        result = ask(op, tuple(classes), args, kwargs)
         if result is not NotImplemented:
             return result
     raise TypeError(f"no implementation found for {op} on types that implement __torch_dispatch__: {classes}")
