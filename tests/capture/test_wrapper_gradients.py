@@ -254,6 +254,49 @@ def test_a_gradient_of_another_context():
         y.backward(wrong)
 
 
+class Other(TwoTensor):
+    """Its results want gradients of another context."""
+
+    wanted = False
+
+    def __tensor_flatten__(self):
+        return ["a", "b"], self.wanted
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, outer_size, outer_stride):
+        made = Other(inner["a"], inner["b"], outer_size, outer_stride)
+        made.wanted = context
+        return made
+
+    def __coerce_tangent_metadata__(self):
+        return Other.__tensor_unflatten__({"a": self.a, "b": self.b}, True, None, None)
+
+    def __coerce_same_metadata_as_tangent__(self, context, expected_type=None):
+        return Other.__tensor_unflatten__({"a": self.a, "b": self.b}, context, None, None)
+
+
+def test_a_result_whose_gradient_is_of_another_form():
+    def run(f):
+        torch.manual_seed(0)
+        x = Other(torch.randn(3), torch.randn(3)).requires_grad_()
+        f(x).backward(Other(torch.ones(3), torch.ones(3)))
+        return x.grad.a, x.grad.b
+
+    f = lambda x: (x * 2).sin()  # noqa: E731
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+def test_a_gradient_over_collectives_that_are_under_way():
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    x = two(3).requires_grad_()
+    gradient = two(3)
+    given = TwoTensor(AsyncCollectiveTensor(gradient.a), AsyncCollectiveTensor(gradient.b))
+    tcompile.compile(lambda x: x * 2, fullgraph=True)(x).backward(given)
+    same(x.grad, gradient * 2)
+
+
 def test_values_are_read():
     f = lambda x: x + 1 if x.sum() > 0 else x - 1  # noqa: E731
     for sign in (1, -1):

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any, Iterable
 import torch
 
 from ...graph.tensor import TraceTensor, from_meta, tensor_meta
-from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is_dtensor, is_wrapper, take_apart
+from ...graph.wrappers import (
+    Crossing,
+    Fixed,
+    Inner,
+    Unwrap,
+    Wrap,
+    Wrapping,
+    form_of_gradient,
+    is_dtensor,
+    is_wrapper,
+    take_apart,
+)
 from ...guards import source as S
 from ...guards.source import Source
 from ...guards.snapshots import Unguardable, copied
@@ -439,13 +450,12 @@ def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
         raise Unrebuildable(
             subclassed, f"a {subclassed.tensor_class.__name__} that requires grad over tensors of integers"
         )
-    if outer.requires_grad and not _gradient_is_alike(outer.tt_wrapper):
-        raise Unrebuildable(subclassed, f"a {subclassed.tensor_class.__name__} whose gradient will be of another form")
-    unwrap = Unwrap(Crossing(wrapping))
+    gradient = machine.native(form_of_gradient, outer.tt_wrapper) if outer.requires_grad else None
+    unwrap = Unwrap(Crossing(wrapping, gradient))
     parts = machine.native(unwrap, outer)
     machine.graph.record("call_function", unwrap, (outer,), {}, parts)
     machine.graph.calls -= 1
-    wrap = Wrap(Crossing(wrapping), outer.requires_grad)
+    wrap = Wrap(Crossing(wrapping, gradient), outer.requires_grad)
     given = ", ".join(writer.value(part) for part in parts)
     name = writer.assign(subclassed, f"{writer.constant(wrap)}({_text(writer, sizes)}, {given})")
     for key, value in subclassed.__dict__.items():  # what the program set or read: the same objects
@@ -453,15 +463,6 @@ def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
         place = f"{name}.{key}" if slot and key.isidentifier() else f"{name}.__dict__[{key!r}]"
         writer.line(f"{place} = {writer.value(value)}")
     return name
-
-
-def _gradient_is_alike(t: Any) -> bool:
-    """Whether the gradient of a result comes in the result's own form, as far as its class says."""
-    coerce = getattr(t, "__coerce_tangent_metadata__", None)
-    try:
-        return coerce is None or coerce() is t
-    except Exception:  # it computes: of tensors without data it can't
-        return False
 
 
 def _text(writer: EntryWriter, sizes: Any) -> str:

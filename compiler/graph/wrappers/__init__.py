@@ -11,7 +11,7 @@ the gradient apart, or by making it of its parts, so that a way in and a way out
 from __future__ import annotations
 
 from .class_operators import written_inside
-from .crossings import Call, Crossing, Inner, Unwrap, Wrap, gradients_cross
+from .crossings import Call, Crossing, Inner, Unwrap, Wrap, form_of_gradient, gradients_cross
 from .class_functions import LibraryFunction
 from .jagged import (
     JaggedCall,
@@ -48,5 +48,6 @@ __all__ = [
     "is_wrapper",
     "take_apart",
     "written_inside",
+    "form_of_gradient",
     "gradients_cross",
 ]

@@ -12,14 +12,15 @@ from ...guards.snapshots import snapshot
 from ..captured import CapturedGraph
 from ..tensor import TraceTensor
 from .class_operators import inside, outer_tensor, put_together
-from .wrapping import Wrapping, is_dtensor, take_apart
+from .wrapping import Fixed, Wrapping, is_dtensor, is_wrapper, take_apart
 
-__all__ = ["Call", "Crossing", "Wrap", "Unwrap", "Inner", "gradients_cross"]
+__all__ = ["Call", "Crossing", "Wrap", "Unwrap", "Inner", "form_of_gradient", "gradients_cross"]
 
 
 @dataclass(eq=False)
 class Crossing:
-    """A place where a wrapper enters or leaves a graph. `gradient`: how its gradient is made, where that was traced."""
+    """A place where a wrapper enters or leaves a graph. `gradient`: how its gradient is made, where that was traced, or
+    where its class says so."""
 
     wrapping: Wrapping
     gradient: Wrapping | None = None
@@ -46,7 +47,7 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
         if not ctx.traced:
-            gradient = _as_traced(gradient, ctx.crossing.wrapping)
+            gradient = _as_traced(gradient, ctx.crossing.gradient or ctx.crossing.wrapping)
         elif ctx.placements is not None:
             gradient = _parted_alike(gradient, ctx.placements)
         wrapping, _, plain = take_apart(gradient)
@@ -59,18 +60,44 @@ class _Enter(torch.autograd.Function):
 
 def _as_traced(gradient: Any, wrapping: Wrapping) -> torch.Tensor:
     """A gradient from outside in the form that the graph was made for: that of the result that it belongs to."""
-    found = take_apart(gradient)[0] if type(gradient) is wrapping.cls else None
-    if found is not None and _alike(found, wrapping):
-        return gradient
-    coerce = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
-    coerced = coerce(wrapping.context) if coerce is not None and found is not None else None
-    if coerced is None:
-        other = " of another flatten context" if found is not None else ""
+    found = _coerced(gradient, wrapping)
+    if found is None:
+        other = " of another flatten context" if type(gradient) is wrapping.cls else ""
         raise RuntimeError(
             f"the gradient of a {wrapping.cls.__name__} is a {type(gradient).__name__}{other}. The compiled backward"
             " takes one of the form that the result has: compute the loss inside of the compiled part, or give that."
         )
-    return coerced
+    return found
+
+
+def _coerced(t: Any, wanted: Wrapping | Fixed | None) -> Any:
+    """A gradient, or a part of one, in a form; None where its class does not make that of it."""
+    coerce = getattr(t, "__coerce_same_metadata_as_tangent__", None)
+    if isinstance(wanted, Fixed):
+        return t
+    if wanted is None:  # (a collective that is under way gives what comes of it)
+        return t if not is_wrapper(t) else coerce(None, torch.Tensor) if coerce is not None else None
+    if type(t) is not wanted.cls:
+        return None
+    found = take_apart(t)[0]
+    if _alike(found, wanted):
+        return t
+    if found.names != wanted.names or snapshot(found.context) != snapshot(wanted.context):
+        return coerce(wanted.context) if coerce is not None else None
+    parts = {name: _coerced(getattr(t, name), inner) for name, inner in zip(wanted.names, wanted.inner)}
+    if any(part is None and not isinstance(inner, Fixed) for part, inner in zip(parts.values(), wanted.inner)):
+        return None
+    return wanted.cls.__tensor_unflatten__(parts, found.context, t.shape, t.stride())
+
+
+def form_of_gradient(result: Any) -> Wrapping | None:
+    """How the gradient of a result will be made, where its class wants another form than the result's own."""
+    coerce = getattr(result, "__coerce_tangent_metadata__", None)
+    if coerce is None:
+        return None
+    with inside():
+        coerced = coerce()
+    return None if coerced is result else take_apart(coerced)[0]
 
 
 def _parted_alike(gradient: Any, placements: tuple) -> Any:
