@@ -438,8 +438,8 @@ class _Attempt:
     def _write_effects(self, writer: EntryWriter) -> None:
         for effect in self.machine.effects:
             writer.effect(effect)
-        if (counted := writes_counted(self.machine, self.machine.world.subclassed.values())) is not None:
-            writer.effect(counted)
+        if (versions := writes_counted(self.machine, self.machine.world.subclassed.values())) is not None:
+            writer.effect(versions)
         grad, before = torch._C.is_grad_enabled(), self.machine.initial_state["grad_mode"]
         if grad != before:
             writer.line(f"{writer.constant(torch._C._set_grad_enabled)}({grad})")

@@ -208,8 +208,8 @@ def step(machine: Machine, opt: Any, closure: Any = None, counted: bool = False)
         machine.placed.clear()  # they are stepped by the graph
         with no_grad(machine), _updating(machine):
             machine.call(_STEPS[kind], [opt], {})
-            if (counted := writes_counted(machine, machine.world.changed.values())) is not None:
-                machine.effects.call(counted.target, counted.args, {})
+            if (versions := writes_counted(machine, machine.world.changed.values())) is not None:
+                machine.effects.call(versions.target, versions.args, {})
             machine.world.changed.clear()
     except (Break, Skip) as why:
         raise _as_it_is(opt, "step", why.reason or "item", getattr(why, "remedy", "")) from None

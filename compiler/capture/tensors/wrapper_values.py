@@ -33,7 +33,7 @@ from ...guards.snapshots import Unguardable, copied
 from ...guards.wrapper_check import InnerTensor, WrapperCheck, gradient, is_leaf
 from ..entry.effects import Effect
 from ..kinds.lookups import class_attribute
-from ..machine.signals import Break, Skip, Unrebuildable
+from ..machine.signals import Break, Raised, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
 from . import tensor_calls
 from .class_code import rely_on_class
@@ -450,7 +450,7 @@ def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
         raise Unrebuildable(
             subclassed, f"a {subclassed.tensor_class.__name__} that requires grad over tensors of integers"
         )
-    gradient = machine.native(form_of_gradient, outer.tt_wrapper) if outer.requires_grad else None
+    gradient = _form_of_gradient(machine, subclassed) if outer.requires_grad else None
     unwrap = Unwrap(Crossing(wrapping, gradient))
     parts = machine.native(unwrap, outer)
     machine.graph.record("call_function", unwrap, (outer,), {}, parts)
@@ -463,6 +463,15 @@ def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
         place = f"{name}.{key}" if slot and key.isidentifier() else f"{name}.__dict__[{key!r}]"
         writer.line(f"{place} = {writer.value(value)}")
     return name
+
+
+def _form_of_gradient(machine: Machine, subclassed: Subclassed) -> Wrapping | None:
+    """How the gradient of a result will be made, where that is another way than the result's own."""
+    try:
+        return machine.native(form_of_gradient, subclassed.plain.tt_wrapper)
+    except (Break, Raised):  # its class reads values, and there are none yet
+        name = subclassed.tensor_class.__name__
+        raise Unrebuildable(subclassed, f"a {name} whose gradient will be of another form") from None
 
 
 def _text(writer: EntryWriter, sizes: Any) -> str:
