@@ -356,7 +356,7 @@ library.impl("repeated", lambda x, n: x.repeat(n, 1), "CPU")
     "call, words",
     [
         (lambda x: torch.ops.tc_written.rows(x)[0].add_(1), "tc_written::rows gives a view of what it is given"),
-        (lambda x: torch.ops.tc_written.repeated(x, 2), "tc_written.repeated.default gives (no fake kernel)"),
+        (lambda x: torch.ops.tc_written.repeated(x, 2), "torch.ops.tc_written.repeated() has no fake kernel"),
     ],
 )
 def test_operators_that_end_the_graph(call, words):

@@ -215,8 +215,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "unsupported",
-        r"\(no fake kernel\)",
-        "",
+        r"has no fake kernel",
+        "{name}() has no fake kernel: nothing tells the shape of what it gives",
         "register one with torch.library.register_fake",
     ),
     Cause(

@@ -100,11 +100,9 @@ def _real(value: Any, left: list[int]) -> Any:
 
 
 def undescribed(exc: BaseException) -> str:
-    """The words for an operator of the program's of which nothing tells what its result will be, or ""."""
-    found = (
-        re.match(r"(?!aten\.)(\S+) has no metadata rule", str(exc)) if isinstance(exc, NotImplementedError) else None
-    )
-    return f"nothing tells the shape of what {found[1]} gives (no fake kernel)" if found else ""
+    """What causes.py knows an operator of the program's by, of which nothing tells what its result will be; or ""."""
+    told = not isinstance(exc, NotImplementedError) or not re.match(r"(?!aten\.)\S+ has no metadata rule", str(exc))
+    return "" if told else "an operator has no fake kernel"
 
 
 def break_kind_of(exc: BaseException) -> str | None:
