@@ -60,9 +60,8 @@ def prepare(shell: Any, body: str, first_line: str | None) -> Cell:
             code = shell.compile(ast.Module(nodes[:-1] if shown else nodes, []), name, "exec")
             if not shown:
                 parts.append((code, False))
-            elif (
-                len(nodes) == 1 or code.co_flags & inspect.CO_COROUTINE
-            ):  # what awaits runs as it is: the expression need not
+            elif len(nodes) == 1 or code.co_flags & inspect.CO_COROUTINE:
+                # what awaits runs as it is: the expression need not
                 if len(nodes) > 1:
                     parts.append((code, False))
                 parts.append((shell.compile(ast.Expression(nodes[-1].value), name, "eval"), True))

@@ -54,9 +54,8 @@ class Compiler:
         from ..compiler.runtime import frame_hook
 
         if frame_hook.available():
-            if (
-                isinstance(fn, FunctionType) and fn.__code__.co_name == "<module>"
-            ):  # the hook leaves module frames to runner
+            if isinstance(fn, FunctionType) and fn.__code__.co_name == "<module>":
+                # the hook leaves module frames to runner
                 return engine_for(options).dispatcher(fn), lambda: api.enable(options)
             return fn, lambda: api.enable(options)
         return self.compiled(fn, options), nullcontext

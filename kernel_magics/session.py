@@ -61,12 +61,10 @@ class Session:
         self.last: CompileReport | None = None
         # id of an entry's capture result -> that result (weakly), the report that told of it, the entry's number there
         self._known: dict[int, tuple[weakref.ref, CompileReport, int]] = {}
-        self._live: deque[tuple[CompileReport, Any]] = (
-            deque()
-        )  # reports whose calls can be timed again, with their builders
-        self._timing: dict[
-            int, tuple[weakref.ref, int]
-        ] = {}  # id of a capture result -> it, calls that only timed its entry
+        # reports whose calls can be timed again, with their builders
+        self._live: deque[tuple[CompileReport, Any]] = deque()
+        # id of a capture result -> it, calls that only timed its entry
+        self._timing: dict[int, tuple[weakref.ref, int]] = {}
         self._reports: OrderedDict[str, CompileReport] = OrderedDict()  # the latest ones by id
         self._runs: dict[str, CompileReport] = {}  # the latest report of each cell
         self.live = Live(self)
@@ -223,9 +221,8 @@ class Session:
         return None if cell.silenced else value
 
     def _runner(self, spec: CellOptions, body: str) -> Callable[[Any, dict], Any]:
-        if own_magic(
-            body
-        ):  # `%%time` and its like run the rest of the cell themselves: there is nothing to capture in the call of them
+        if own_magic(body):
+            # `%%time` and its like run the rest of the cell themselves: there is nothing to capture in the call of them
             return eval
         return self.engine.runner(spec.options)
 

@@ -569,9 +569,8 @@ def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
             spread = torch.stack([x.medians[over] for x in boots]).sum(0) / torch.stack(
                 [x.medians[engine] for x in boots]
             ).sum(0)
-            once = any(
-                len(j.rounds) == 1 for j in jobs if j.rounds and j.measured == kind
-            )  # nobody knows how far that call's times spread
+            # nobody knows how far that call's times spread
+            once = any(len(j.rounds) == 1 for j in jobs if j.rounds and j.measured == kind)
             out.append(s.Speedup(engine, over, a / b, *((a / b, a / b) if once else interval_of(a / b, spread))))
     return out
 

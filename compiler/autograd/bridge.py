@@ -257,9 +257,8 @@ class GradGraph:
             results = self.forward(*inputs)
         everything.extend(results[: self.n_outputs])
         for hidden_view in self.hidden_views:
-            everything[hidden_view] = everything[
-                hidden_view
-            ].detach()  # to autograd no view: nobody else can reach the rest of its memory
+            # to autograd no view: nobody else can reach the rest of its memory
+            everything[hidden_view] = everything[hidden_view].detach()
         return [*[inputs[place] for place in self.saved_inputs], *results[self.n_outputs :]]
 
     def rest(self, inputs: tuple) -> list:

@@ -174,9 +174,8 @@ class _HostPrinter:
                 reused_later[id(step.reuse)] = reused_later.get(id(step.reuse), 0) + 1
         returned, first_lasting = self._returned(), self.s.first_lasting()
         last_read = self._last_reads()
-        handed_on: dict[
-            int, tuple[Buffer, str]
-        ] = {}  # memory that a later buffer took over: its name goes after its last read
+        # memory that a later buffer took over: its name goes after its last read
+        handed_on: dict[int, tuple[Buffer, str]] = {}
         for at, step in enumerate(steps):
             if step is first_lasting:
                 self.writing = len(self.text)

@@ -52,8 +52,8 @@ class Rule(NamedTuple):
 
 
 # Before these, C has passed over: generators, coroutines, class and module bodies; the standard library and this
-# package (by folder, runtime.hook.default_skip_prefixes); frames in a thread with a debugger; frames without anything
-# of types_to_look_for().
+# package (by folder, `default_skip_prefixes` in runtime/frame_hook.py); frames in a thread with a debugger; frames
+# without anything of types_to_look_for().
 RULES = (
     Rule(
         "entries, host plans and captured graphs: the compiler's own output",

@@ -81,7 +81,7 @@ class _CellMemo(CodeMemo[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        # code of a cell and its name (not its number: guards.values.file_of) -> the equal one that came first
+        # code of a cell and its name (not its number: guards.source_values.file_of) -> the equal one that came first
         self._cells: dict[tuple[types.CodeType, str], types.CodeType] = {}
 
     def first(self, code: types.CodeType) -> types.CodeType:
@@ -119,9 +119,8 @@ class HookEngine(Engine):
         self.instead_of_stock = InsteadOfStock(self, engine_for)
         self._root: types.CodeType | None = None  # of a library, which the hook asks about
         self._waiting = False  # the call that the hook asks about is to run as it is
-        self._defined: dict[
-            type, int
-        ] = {}  # the program's classes in entries, kept until a cell may have defined them again -> run
+        # the program's classes in entries -> the run that they are of: kept until a cell may have defined them again
+        self._defined: dict[type, int] = {}
 
     def cache(self, code: types.CodeType) -> Any:
         from ..runtime.dispatch import code_cache

@@ -27,9 +27,8 @@ from ..runtime.stock_hook import hidden
 
 __all__ = ["wrap_module", "original_module", "calls_of", "call_module"]
 
-_classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = (
-    weakref.WeakKeyDictionary()
-)  # a class of ours keeps its base, not the other way
+# a class of ours keeps its base, not the other way
+_classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 # The compiled callables belong to the stand-in alone, so they can't live in the dict that it shares with the module:
 # they have a slot.
 _SLOT = "_tcompile_calls"
@@ -119,10 +118,8 @@ def _class_for(base: Any) -> type:
             return calls_of(self).call_forward(args, kwargs)
 
         def __reduce_ex__(self: Any, protocol: Any) -> Any:
-            return operator.getitem, (
-                [original_module(self)],
-                0,
-            )  # loads as the module itself, also where this package is not
+            # loads as the module itself, also where this package is not
+            return operator.getitem, ([original_module(self)], 0)
 
         def __copy__(self: Any) -> Any:
             calls = calls_of(self)

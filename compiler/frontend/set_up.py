@@ -27,6 +27,7 @@ from ..capture.entry.locations import is_library_file
 
 __all__ = ["only_sets_up"]
 
+# functions of torch that make tensors from plain values, or set something
 _MAKES = frozenset(
     """
     manual_seed seed initial_seed get_rng_state set_rng_state randn rand randint randperm zeros ones empty full tensor
@@ -34,9 +35,10 @@ _MAKES = frozenset(
     set_num_threads get_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms load save
     compile
     """.split()
-)  # functions of torch that make tensors from plain values, or set something
+)
 _PLACES = tuple("nn.init utils random serialization hub cuda backends version distributed".split())
 _COMPUTES = frozenset("sum max min abs pow round sorted divmod eval exec map filter all any __build_class__".split())
+# that set something up, count, draw numpy's numbers, copy or cast, whatever they are called on
 _METHODS = frozenset(
     """
     eval train manual_seed to append extend add insert update items keys values parameters named_parameters modules
@@ -45,7 +47,7 @@ _METHODS = frozenset(
     named_children named_modules named_buffers gradient_checkpointing_enable enable_input_require_grads
     numel size dim normal uniform integers standard_normal permutation shuffle choice astype
     """.split()
-)  # that set something up, count, draw numpy's numbers, copy or cast, whatever they are called on
+)
 _COUNTS = frozenset(("numel", "size", "dim"))  # methods, and functions below, that give whole numbers
 _TO_NUMBERS = frozenset(("len", "int", "float"))
 _NUMBERS = (int, float, complex, bool)

@@ -146,9 +146,8 @@ class _Grouping:
         self.unfused: list[tuple[str, str, str]] = []
         self.names: dict[Buffer, str] = {}  # buffer -> the operator that makes it, or what it is a view of
         self.kept_out: dict[Group, str] = {}  # groups that the nest at hand could not join, and why
-        self.small: dict[
-            tuple, Group
-        ] = {}  # sizes -> the last group begun over them: updates of many parameters share kernels
+        # sizes -> the last group begun over them: updates of many parameters share kernels
+        self.small: dict[tuple, Group] = {}
         self.loaded: dict[int, set[Buffer]] = {}  # id of a nest -> what it reads
         self.readers_of: dict[Buffer, list[LoopNest]] = {}  # all nests that read a buffer
         self.calls = 0  # library calls so far

@@ -26,7 +26,7 @@ CODE            the code object of the function at source
 FUNCTION        FunctionSpec: a Python function of this code (or an equal one of the same file) and these globals
 CLASS           tuple of (name, found): what the names give in the class at source and its bases; `found` is the object,
                 what
-                `values.found_in_class` made of a descriptor, or Ellipsis where there is no such attribute
+                `source_values.found_in_class` made of a descriptor, or Ellipsis where there is no such attribute
 WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects). An object
                 may be given too: it is referenced weakly where it can be
 

@@ -1,42 +1,34 @@
 """The loop IR: what lowering makes, fusion groups, and code generation prints. The whole of it on one screen:
 
-    Buffer  = name, dtype, shape, stride                     memory; scope "global" (a tensor) or "local" (one thread's
-                                                             scratch)
-              bits                                           loads and stores see the bits of its memory: truth values,
-                                                             eight to a byte (GPUs alone)
-    Value   = hash-consed expression node: op, dtype, args, attr
-              load    attr=(buffer, index)                   element at a flat index (Expr over axis and size symbols)
-              const   attr=python number
-              index   attr=Expr                              an index expression as an int64 value
-              param   attr=name                              a scalar argument of the kernel (a float or int input)
-              acc     attr=accumulator name                  the result of an earlier stage's reduction
-              cast    args=(x,)                              conversion to dtype, as eager converts
-              <prim>  args=...                               an element-wise primitive, see primitives.py
-              check_index  args=(i, size), attr=message      i, int64, or an error: see below
-              put     args=(x, p0, p1, ...)                  in a LoopNest's value alone: x, for an index where symbol
-                                                             at0 is p0, ...
-              indirect: a load whose index holds a symbol from `indirect_symbol(value)` reads where `value` says; that
-                  value
-              is in the load's args (so walking arguments is enough), `indirect_values()` finds it by the symbol's name
-    Axis    = symbol, size                                   0 <= symbol < size
-    Acc     = name, op, dtype, value                         op in REDUCE_OPS; argmax/argmin give int64 (first on ties;
-                                                             NaN wins)
-              running                                        op in SCAN_OPS: the stage's stores may use `acc`, which
-                                                             then is the result so far,
-                                                             this element included; the one axis runs in order;
-                                                             argmax/argmin: last on ties
-    Store   = buffer, index, value, mode                     mode in STORE_MODES; with another mode than "set", or at
-                                                             computed positions,
-                                                             several iterations may write one element: they do so in
-                                                             order
-    Stage   = axes, accs, stores                             one pass over `axes` (may be empty) inside the kernel's
-                                                             outer axes
-    Kernel  = name, outer axes, stages, ...                  for outer in parallel: for each stage in order: for axes:
-                                                             ...
+    Buffer   = name, dtype, shape, stride    memory; scope "global" (a tensor) or "local" (one thread's scratch)
+               bits                          loads and stores see its bits: truth values, eight to a byte (GPUs alone)
+    Value    = op, dtype, args, attr         a hash-consed node of an expression:
+               load    attr=(buffer, index)  the element at a flat index (Expr over axis and size symbols)
+               const   attr=number
+               index   attr=Expr             an index expression as an int64 value
+               param   attr=name             a scalar argument of the kernel (a float or int input)
+               acc     attr=name             the result of an earlier stage's reduction
+               cast    args=(x,)             conversion to dtype, as eager converts
+               <prim>  args=...              an element-wise primitive, see primitives.py
+               check_index  args=(i, size), attr=message    i, int64, or an error: see below
+               put     args=(x, p0, p1, ...)    in a LoopNest's value alone: x, for an index where symbol at0 is p0, ...
+    Axis     = symbol, size                  0 <= symbol < size
+    Acc      = name, op, dtype, value        op in REDUCE_OPS; argmax/argmin give int64 (first on ties; NaN wins)
+               running                       op in SCAN_OPS: see below
+    Store    = buffer, index, value, mode    mode in STORE_MODES
+    Stage    = axes, accs, stores            one pass over `axes` (may be empty) inside the kernel's outer axes
+    Kernel   = name, outer axes, stages      for outer in parallel: for each stage in order: for axes: ...
+    Template                                 what a kernel computes as a whole, tile by tile, before its stages:
+                                             attention, chains of products (templates.py)
+    LoopNest = axes, reduce_axes, value, buffer, index    what lowering makes of one operator, before fusion
 
-    Template                                                 what a kernel computes as a whole, tile by tile, before its
-                                                             stages: attention, chains of products (templates.py)
-    LoopNest = axes, reduce_axes, value, buffer, index       what lowering makes of one operator, before fusion
+A load is *indirect* where its index holds a symbol from `indirect_symbol(value)`: it reads where `value` says. That
+value is in the load's args, so that walking arguments is enough; `indirect_values()` finds it by the symbol's name.
+
+A *running* reduction has one axis, which runs in order. The stage's stores may use its `acc`: the result so far, this
+element included. Its argmax and argmin give the last position on ties.
+
+Several iterations may write one element: in another mode than "set", or at computed positions. They do so in order.
 
 check_index gives `i` where 0 <= i < size; else the kernel reports failure (it returns k + 1, where k is the position of
 the message in Kernel.checks, and the host raises what `check_error(message)` makes) and the value is 0, so that no load

@@ -166,9 +166,8 @@ class ReportBuilder:
                 if name in (self.r.frames[i].name, self.r.frames[i].code_name):
                     return i
         key = (name, file, line)
-        if (
-            key not in self._frame_of and (name, "", 0) in self._frame_of
-        ):  # an event named it before its place was known
+        if key not in self._frame_of and (name, "", 0) in self._frame_of:
+            # an event named it before its place was known
             i = self._frame_of[key] = self._frame_of.pop((name, "", 0))
             self.r.frames[i].file, self.r.frames[i].line = label(file), line
             self._files[i] = file
@@ -453,11 +452,8 @@ class ReportBuilder:
                     e.assembly,
                 )
                 k.language = e.facts.get("language", k.language)
-                k.source, k.names, k.choices = (
-                    cells_named(e.source, e.lines),
-                    dict(e.names),
-                    plain_choices(e.choices),
-                )  # as a search has left it
+                # as a search has left it
+                k.source, k.names, k.choices = (cells_named(e.source, e.lines), dict(e.names), plain_choices(e.choices))
                 return
 
     def _on_schedule(self, e: events.Event) -> None:
@@ -615,9 +611,8 @@ class ReportBuilder:
             known = next((i for i, x in enumerate(self.r.frames) if (x.name, x.file, x.line) == key), None)
             self._frame_of[key] = len(self.r.frames) if known is None else known
         if self._frame_of[key] == len(self.r.frames):
-            again: dict[str, Any] = (
-                {"status": "compiled", "reason": ""} if f.reason == RERAN else {}
-            )  # a graph that raised then need not have raised now
+            # a graph that raised then need not have raised now
+            again: dict[str, Any] = {"status": "compiled", "reason": ""} if f.reason == RERAN else {}
             self.r.frames.append(row_with(f, entries=[], captures=0, seconds=0.0, **again))
         frame, number = self._frame_of[key], len(self.r.entries)
         breaks = []

@@ -191,11 +191,8 @@ def _marks(r: Any) -> list[s.Mark]:
     for i, f in enumerate(r.fallbacks):
         if f.frame is not None:
             frame = r.frames[f.frame]
-            if frame.status not in (
-                "skipped",
-                "limit",
-                "error",
-            ):  # an operator by eager's kernel is no function that runs eager
+            if frame.status not in ("skipped", "limit", "error"):
+                # an operator by eager's kernel is no function that runs eager
                 continue
             put(frame.file, frame.line, "eager", f"runs as plain Python: {f.reason}", f"fallbacks/{i}")
     for i, g in enumerate(r.guards):

@@ -90,9 +90,8 @@ def plain(x: Any) -> Any:
     if kind is str:
         return well_formed(x)
     if kind is list or isinstance(x, (tuple, set, frozenset, list)):
-        return [
-            v if type(v) in _ATOMS or type(v) is str and v.isascii() else plain(v) for v in x
-        ]  # a graph has tens of thousands of numbers in columns
+        # a graph has tens of thousands of numbers in columns
+        return [v if type(v) in _ATOMS or type(v) is str and v.isascii() else plain(v) for v in x]
     names = _saved_fields(kind)  # type: ignore[arg-type]  # a class is hashable
     if names is not None:
         return {name: plain(getattr(x, name)) for name in names}

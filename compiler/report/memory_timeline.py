@@ -21,14 +21,8 @@ _VIEWS = set(
     as_strided view_as_real view_as_complex real imag to requires_grad_ broadcast_to swapdims unfold tensor_split hsplit
     vsplit ravel""".split()
 )
-_MAYBE_COPIES = {
-    "reshape",
-    "reshape_as",
-    "flatten",
-    "contiguous",
-    "to",
-    "ravel",
-}  # where the memory does not already lie as wanted
+# where the memory does not already lie as wanted
+_MAYBE_COPIES = {"reshape", "reshape_as", "flatten", "contiguous", "to", "ravel"}
 
 
 def eager_memory(captured: Any, partition: Any) -> tuple[list[int], int | None] | None:

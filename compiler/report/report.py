@@ -72,43 +72,32 @@ class CompileReport:
     errors: list[str] = field(default_factory=list)
     omitted: list[s.Omission] = field(default_factory=list)
     previous: s.RunDiff = field(default_factory=s.RunDiff)
-    raised: str = field(
-        default="", compare=False, repr=False
-    )  # the exception that ended the cell; the summary tells of it
-    waited: float | None = field(
-        default=None, compare=False, repr=False
-    )  # seconds for which the program waited for the compiler; the summary tells of it
-    reran: dict[str, int] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # frame -> calls whose graph raised, which ran again as plain Python
-    decided: dict[tuple[str, str], s.Decision] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # what was decided of library code, by function and decision
-    tried: dict[str, dict[str, Any]] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # options that were tried -> settings and the ratio that they measured
+    # the exception that ended the cell; the summary tells of it
+    raised: str = field(default="", compare=False, repr=False)
+    # seconds for which the program waited for the compiler; the summary tells of it
+    waited: float | None = field(default=None, compare=False, repr=False)
+    # frame -> calls whose graph raised, which ran again as plain Python
+    reran: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    # what was decided of library code, by function and decision
+    decided: dict[tuple[str, str], s.Decision] = field(default_factory=dict, compare=False, repr=False)
+    # options that were tried -> settings and the ratio that they measured
+    tried: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
     raised_words: str = field(default="", compare=False, repr=False)  # its message
-    changed_itself: str = field(
-        default="", compare=False, repr=False
-    )  # what the run of a cell changed of what its entries rely on
+    # what the run of a cell changed of what its entries rely on
+    changed_itself: str = field(default="", compare=False, repr=False)
     met_tensors: bool = field(default=False, compare=False, repr=False)  # capture gave up a frame with tensors in it
-    notes: list[s.Finding] = field(
-        default_factory=list, compare=False, repr=False
-    )  # findings of whoever ran the code: they come first
+    # findings of whoever ran the code: they come first
+    notes: list[s.Finding] = field(default_factory=list, compare=False, repr=False)
     why_nothing: str = field(default="", compare=False, repr=False)  # why nothing was compiled, where that is known
-    named_places: dict[int, Any] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # rows that do not name the cell, which later runs take over as they are (facts/relabel.py)
+    # rows that do not name the cell, which later runs take over as they are (facts/relabel.py)
+    named_places: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved
-    compile_args: dict[str, Any] | None = field(
-        default=None, compare=False, repr=False
-    )  # explain(): the arguments of compile; never saved
-    stock: Any = field(
-        default=None, compare=False, repr=False
-    )  # backend=inductor: stock's report of the same calls; saved apart
-    live: Any = field(
-        default=None, compare=False, repr=False
-    )  # times the calls again, in the same process; never saved
+    # explain(): the arguments of compile; never saved
+    compile_args: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    # backend=inductor: stock's report of the same calls; saved apart
+    stock: Any = field(default=None, compare=False, repr=False)
+    # times the calls again, in the same process; never saved
+    live: Any = field(default=None, compare=False, repr=False)
 
     @property
     def compile_seconds(self) -> float:

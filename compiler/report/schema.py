@@ -124,9 +124,8 @@ class Frame:
     seconds: float = 0.0  # spent on compiling it
     bytecode: str = ""  # of functions in the reported code: a row per instruction, source line first
     call: Any = field(default=None, repr=False, compare=False)  # its first call, without the tensors; not in the JSON
-    cell_line: int | None = field(
-        default=None, repr=False, compare=False
-    )  # the cell's line of that call; not in the JSON
+    # the cell's line of that call; not in the JSON
+    cell_line: int | None = field(default=None, repr=False, compare=False)
     # the name that the code has, where a decorator's wrapper goes by the name of what it wraps; not in the JSON
     code_name: str = field(default="", repr=False, compare=False)
 
@@ -395,12 +394,10 @@ class Memory:
     eager_peak_bytes: int | None = None
     steps: int = 0
     buffers: list[MemoryBuffer] = field(default_factory=list)
-    plan_live: list[int] = field(
-        default_factory=list
-    )  # bytes alive over the steps of the plan, from the first to the last
-    eager_live: list[int] = field(
-        default_factory=list
-    )  # the same over eager's operators, as little as it can be; empty where unknown
+    # bytes alive over the steps of the plan, from the first to the last
+    plan_live: list[int] = field(default_factory=list)
+    # the same over eager's operators, as little as it can be; empty where unknown
+    eager_live: list[int] = field(default_factory=list)
     peak_at: str = ""  # the kernel or library call that runs where most is alive
     peak_line: list = field(default_factory=list)  # [file, line], or empty
 

@@ -215,9 +215,8 @@ def _reduce(d: Any) -> Any:
 
 
 _by_code: dict[tuple[int, int], PythonCodeCache] = {}  # id of the code, owner
-_with_caches: dict[
-    int, weakref.ref[types.CodeType]
-] = {}  # by id; where the extension keeps the caches on the code objects
+# by id; where the extension keeps the caches on the code objects
+_with_caches: dict[int, weakref.ref[types.CodeType]] = {}
 
 if native is not None:
     Entry, CodeCache, Dispatcher, RUN_ORIGINAL = native.Entry, native.CodeCache, native.Dispatcher, native.RUN_ORIGINAL

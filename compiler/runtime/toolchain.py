@@ -45,11 +45,9 @@ FLAGS = (
     "-fno-asynchronous-unwind-tables",
     "-w",
 )
-LONG_FLAGS = (
-    "-O1",
-    "-fno-tree-ter",
-)  # for kernels of thousands of statements: -O3 costs seconds and gains nothing, and
-# substitution of expressions (ter) would undo their interleaving
+# For kernels of thousands of statements: -O3 costs seconds and gains nothing, and substitution of expressions (ter)
+# would undo their interleaving.
+LONG_FLAGS = ("-O1", "-fno-tree-ter")
 KERNEL_ROOM = 1 << 20  # bytes that a kernel surely fits in, with what the compiler writes on the way
 STARTS = 30.0  # seconds that an interrupt waits for a compiler that is being started, to end it
 MOST_SECONDS = 600.0  # that one kernel may take: a compiler that runs for longer hangs

@@ -72,9 +72,8 @@ def _folders() -> tuple[Path, Path | None]:
     if (ROOT / "pyproject.toml").exists() and SOURCES.is_dir():
         out = ROOT / "build" / "labs" / _digest()[:16]
         if not out.exists():
-            mine = out.with_name(
-                f"{out.name}.{os.getpid()}"
-            )  # several processes may come at once: the first one's stays
+            # several processes may come at once: the first one's stays
+            mine = out.with_name(f"{out.name}.{os.getpid()}")
             build_all(SOURCES, mine)
             try:
                 mine.rename(out)

@@ -434,9 +434,8 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
         got = run(tcompile.compile)
     finally:
         events.unsubscribe(hear)
-    worst = max(
-        (float((a - b).abs().max()) for a, b in zip(want, got) if a.numel()), default=0.0
-    )  # (a shard may be empty)
+    # (a shard may be empty)
+    worst = max((float((a - b).abs().max()) for a, b in zip(want, got) if a.numel()), default=0.0)
     return {
         "case": case.__name__,
         "same": len(want) == len(got) and worst < getattr(case, "within", 1e-4),

@@ -46,7 +46,8 @@ def check_case(row: dict) -> None:
         "sequence_parallel",
         "placed_by_hand",
         "parted_words",
-    ):  # (what one case compiled may serve the next)
+    ):
+        # (what one case compiled may serve the next)
         assert row["kernels"], "the model was not compiled"
     if row["case"] in ("ddp_inside", "sharded_product", "tensor_parallel", "sequence_parallel", "placed_by_hand"):
         assert not row["breaks"], row["breaks"]

@@ -136,9 +136,8 @@ def test_two_notebooks_ask_their_own_kernels(running: Lab, server: Server, brows
         other.command("tcompile:show-panel")
         other.page.wait_for_selector(".tc-side >> text=the cell's top level", timeout=120_000)
         other.page.wait_for_selector(".tc-side >> text=other.ipynb", timeout=120_000)
-        assert other.page.locator(".tc-side-row").count() == 1, other.page.locator(
-            ".tc-side"
-        ).inner_text()  # hard.ipynb's are in its kernel
+        # hard.ipynb's are in its kernel
+        assert other.page.locator(".tc-side-row").count() == 1, other.page.locator(".tc-side").inner_text()
         other.check()
     finally:
         other.context.close()

@@ -73,9 +73,8 @@ def test_panel_says_what_is_missing_and_follows_the_kernel(running: Lab) -> None
 
 
 def test_badge(running: Lab) -> None:
-    badge = running.page.wait_for_selector(
-        ".tc-cell-badge:has-text('×')", timeout=60_000
-    )  # (there is one from when the timing begins)
+    # (there is one from when the timing begins)
+    badge = running.page.wait_for_selector(".tc-cell-badge:has-text('×')", timeout=60_000)
     assert "●" in badge.inner_text() and "×" in badge.inner_text()
     assert running.page.locator(".tc-cell-badge").count() == 1
     badge.click()
@@ -263,9 +262,8 @@ def test_a_remedy_is_applied_to_the_cell(running: Lab) -> None:
 
 def test_stop_ends_the_timing_and_keeps_the_result(running: Lab) -> None:
     page = running.page
-    page.evaluate(
-        "() => window.jupyterapp.shell.currentWidget.content.scrollToItem(4)"
-    )  # cells out of view are not in the page
+    # cells out of view are not in the page
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.content.scrollToItem(4)")
     running.page.evaluate("""() => {
         window.jupyterapp.shell.currentWidget.content.activeCellIndex = 4;
         void window.jupyterapp.commands.execute('notebook:run-cell');  // not waited for: it is to be stopped

@@ -192,9 +192,8 @@ def test_a_branch_that_may_raise_is_none():
 
 
 def test_distributions_check_their_arguments(monkeypatch):
-    monkeypatch.setattr(
-        torch.distributions.Distribution, "_validate_args", True
-    )  # stock torch.compile switches it off for the process
+    # stock torch.compile switches it off for the process
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
 
     def fn(mean, scale, x):
         return torch.distributions.Independent(torch.distributions.Normal(mean, scale), 1).log_prob(x)

@@ -170,9 +170,8 @@ def test_same_state_gives_the_same_code():
     index = next(i.index for i in decode(code).instructions if i.op == "FOR_ITER")
     bound = [0, 1]
     assert make_resume(code, index, (), bound) is make_resume(code, index, (), bound)
-    again = [
-        make_break(code, index, (), bound) for _ in range(2)
-    ]  # resume functions have entries, break functions have none
+    # resume functions have entries, break functions have none
+    again = [make_break(code, index, (), bound) for _ in range(2)]
     assert again[0].successors == again[1].successors != ()
     assert make_resume(code, index, (), [0, 1, 2]).code is not make_resume(code, index, (), bound).code
 

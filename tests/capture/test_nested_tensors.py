@@ -235,9 +235,8 @@ def test_two_nested_tensors():
     compiled = tcompile.compile(f, fullgraph=True)
     x = jagged([3, 4, 2])
     same(compiled(x, x * 3), f(x, x * 3))
-    other = nested_tensor_from_jagged(
-        torch.randn(9, 8), offsets_of([3, 4, 2])
-    )  # the same lengths are not the same size
+    # the same lengths are not the same size
+    other = nested_tensor_from_jagged(torch.randn(9, 8), offsets_of([3, 4, 2]))
     for g in (f, compiled):
         with pytest.raises(RuntimeError, match="add"):
             g(x, other)

@@ -208,10 +208,8 @@ class WritesWhatIsGiven(torch.autograd.Function):
 
 def test_a_backward_that_writes_to_an_argument():
     made = lambda x: WritesWhatIsGiven.apply(x * 2)  # noqa: E731
-    for f, fallbacks in (
-        (made, 0),
-        (WritesWhatIsGiven.apply, 1),
-    ):  # (the argument is a value of the graph, or an input)
+    for f, fallbacks in ((made, 0), (WritesWhatIsGiven.apply, 1)):
+        # (the argument is a value of the graph, or an input)
         x = torch.randn(20, requires_grad=True)
         y = x.detach().clone().requires_grad_()
         with tcompile.record() as r:

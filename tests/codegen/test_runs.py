@@ -69,9 +69,8 @@ def test_steps_in_pieces(e, step, long):
 )
 def test_heads_beside_each_other_are_read_as_vectors(dtype, heads, width):
     def f(x, five):
-        y = (
-            five.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1)
-        )  # what goes back to queries, keys and values of windows
+        # what goes back to queries, keys and values of windows
+        y = five.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1)
         return x.transpose(1, 2).flatten(2) * 2, y.clone(), y.float().sum(0)
 
     x, five = torch.randn(2, heads, 7, width).mul(9).to(dtype), torch.randn(3, 2, heads, 7, width).mul(9).to(dtype)

@@ -333,10 +333,8 @@ def test_divisions_of_integers(dtype, simd):
     for name, op in wanted.items():
         got = pointwise(lambda p, q: prim(name, p, q), a, b, out=dtype, simd=simd)
         assert got.tolist() == [op(p, q) for p, q in zip(a.tolist(), b.tolist())], name
-    least, zero = (
-        torch.tensor([info.min, info.min, 5] * 11, dtype=dtype),
-        torch.tensor([-1, 0, 0] * 11, dtype=dtype),
-    )  # neither is an error in a lane nobody asked for
+    # neither is an error in a lane nobody asked for
+    least, zero = (torch.tensor([info.min, info.min, 5] * 11, dtype=dtype), torch.tensor([-1, 0, 0] * 11, dtype=dtype))
     assert pointwise(lambda p, q: prim("remainder", p, q), least, zero, out=dtype, simd=simd).tolist() == [0] * 33
     assert (
         pointwise(lambda p, q: prim("div_floor", p, q), least, zero, out=dtype, simd=simd).tolist()

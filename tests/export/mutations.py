@@ -234,14 +234,8 @@ def archive(entries):
     return bytearray(buffer.getvalue())
 
 
-EXPECTED = (
-    ExportError,
-    RuntimeError,
-    IndexError,
-    ValueError,
-    NotImplementedError,
-    ArithmeticError,
-)  # the last ones of an operator's
+# the last ones of an operator's
+EXPECTED = (ExportError, RuntimeError, IndexError, ValueError, NotImplementedError, ArithmeticError)
 TORCH = os.path.dirname(torch.__file__)
 WATCHED = (
     "open",

@@ -312,7 +312,6 @@ def test_sums_over_rows_and_what_is_in_them_are_made_of_the_rows_sums():
     assert [tuple(b.shape) for b in rows.outputs] == [(3, 4, 50), (3, 4), (3, 4)]
     assert [tuple(b.shape) for b in whole.inputs] == [(3, 4), (3, 4)]
     check(norm_gradients, *(t.bfloat16() for t in (x, g, w)), n_kernels=2, rtol=0.05, atol=0.5)
-    short = compile_fn(
-        norm_gradients, x[..., :8], g[..., :8], w
-    )  # the sums would be an eighth of what they are made of
+    # the sums would be an eighth of what they are made of
+    short = compile_fn(norm_gradients, x[..., :8], g[..., :8], w)
     assert not any(tuple(b.shape) == (3, 4) for k in kernels(short) for b in k.outputs)

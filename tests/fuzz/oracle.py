@@ -73,9 +73,8 @@ def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float 
             f"{where}: {x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
         )
         assert x.requires_grad == y.requires_grad, f"{where}: requires_grad {x.requires_grad} and {y.requires_grad}"
-        if not (
-            x.layout is y.layout is torch.strided and torch.equal(x.detach(), y.detach())
-        ):  # many times faster where all is well
+        if not (x.layout is y.layout is torch.strided and torch.equal(x.detach(), y.detach())):
+            # many times faster where all is well
             size = (
                 x.detach().abs().nan_to_num(0, 0, 0).max().item()
                 if scaled and x.is_floating_point() and x.numel()

@@ -147,6 +147,7 @@ class RareStatements(Writing):
             )
         )
         self.tensors.append(v)
+        # an operator that nobody reads is not run
         return [
             f"{i}{v} = {t}",
             f"{i}try:",
@@ -156,7 +157,7 @@ class RareStatements(Writing):
             f"{i}except Exception as e{v}:",
             f"{i}    notes.append(type(e{v}).__name__)",
             f"{i}extra.append({v}.sum())",
-        ]  # an operator that nobody reads is not run
+        ]
 
     def s_write_then_fail(self, i):
         """Inputs change, effects happen, then values decide that an operator fails; uncaught."""

@@ -211,9 +211,8 @@ def _move(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
 
 
 def _products(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
-    whole = (
-        f"({n} + 0.37)" if v.is_floating_point() else n
-    )  # (not at a jump: layer norms of whole numbers are whole but for rounding)
+    # (not at a jump: layer norms of whole numbers are whole but for rounding)
+    whole = f"({n} + 0.37)" if v.is_floating_point() else n
     return r.choice(
         (
             f"{n}.float() @ {n}.float().mT",

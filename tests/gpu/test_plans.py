@@ -138,9 +138,8 @@ def test_memory_that_runs_out_is_torch_s_error_and_the_next_call_works():
         torch.testing.assert_close(c(small, w), f(small, w), atol=1e-3, rtol=1e-3)
         c(torch.randn(65, 1024, device="cuda"), w)
         torch.cuda.empty_cache()
-        room = torch.cuda.memory_reserved() + (
-            1 << 30
-        )  # for this process alone: others on the device are not to notice
+        # for this process alone: others on the device are not to notice
+        room = torch.cuda.memory_reserved() + (1 << 30)
         torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
         try:
             large = torch.zeros((600 << 20) // 4096, 1024, device="cuda")

@@ -88,9 +88,8 @@ def test_parts_of_tensors_and_addresses_that_change(printed):
     for i in range(6):
         x = randn(256, 512) * i
         kept.append((c(x, w), torch.relu(x @ w)))
-    odd = (
-        torch.empty(256 * 512 + 1, device="cuda", dtype=bf16).normal_()[1:].view(256, 512)
-    )  # no multiple of 16 bytes: a kernel of Triton's
+    # no multiple of 16 bytes: a kernel of Triton's
+    odd = torch.empty(256 * 512 + 1, device="cuda", dtype=bf16).normal_()[1:].view(256, 512)
     kept.append((c(odd, w), torch.relu(odd @ w)))
     for got, want in kept:
         torch.testing.assert_close(got, want, atol=0.05, rtol=0.02)

@@ -54,9 +54,8 @@ def test_a_weight_of_many_taps_is_turned_once_and_its_gradient_turned_back():
     assert len(weights) == 1 and next(iter(weights)).target is aten.clone.default and is_turned(next(iter(weights)))
     gradient = a.results[2]
     assert gradient.target is aten.clone.default and not is_turned(gradient) and is_turned(gradient.args[0])
-    assert (
-        is_turned(convs[0]) and not is_turned(a.results[0]) and not is_turned(a.results[1])
-    )  # results keep eager's strides
+    # results keep eager's strides
+    assert is_turned(convs[0]) and not is_turned(a.results[0]) and not is_turned(a.results[1])
     a.graph.lint()
 
 

@@ -47,11 +47,8 @@ def test_batch_norms_become_weights():
     with torch.no_grad():
         with tcompile.record() as r:
             torch.testing.assert_close(frozen(m)(x), m(x))
-        assert operators(r.report()) <= {
-            "aten.clone.default",
-            "aten.convolution.default",
-            "aten.relu.default",
-        }  # (copies: channels last)
+        # (copies: channels last)
+        assert operators(r.report()) <= {"aten.clone.default", "aten.convolution.default", "aten.relu.default"}
         tcompile.reset()
         with tcompile.record() as r:
             torch.testing.assert_close(tcompile.compile(m, fullgraph=True)(x), m(x))

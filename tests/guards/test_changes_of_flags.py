@@ -80,9 +80,8 @@ def test_flag(name, setter, values, getter):
         return x + float(getter())
 
     c = run(fn)
-    with (
-        torch.backends.__allow_nonbracketed_mutation()
-    ):  # torch's own test package, if it was imported, forbids plain assignment
+    with torch.backends.__allow_nonbracketed_mutation():
+        # torch's own test package, if it was imported, forbids plain assignment
         try:
             for v in (*values, values[0]):
                 setter(v)

@@ -15,9 +15,8 @@ from contextlib import ExitStack
 
 module, mode, log, only = sys.argv[1:5]
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [
-    p for p in sys.path if os.path.abspath(p or ".") != here
-]  # names in this folder are no modules of the tests'
+# names in this folder are no modules of the tests'
+sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
 
 import torch  # noqa: E402, F401  (both runs have it: what it changes in the process is no difference)
 

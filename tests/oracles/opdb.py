@@ -30,9 +30,8 @@ COMMON = """
 
 
 SEED = 42
-UNDEFINED = frozenset(
-    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split()
-)  # values mean nothing
+# values mean nothing
+UNDEFINED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
 
 
 @functools.cache

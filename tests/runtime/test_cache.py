@@ -291,9 +291,8 @@ def test_what_killed_processes_left_goes_after_a_day(tmp_path):
     (old / "half.so").write_text("")
     part.write_text("")
     (tmp_path / "v1" / "ab").mkdir()
-    alone = [
-        tmp_path / "v1" / "ab" / name for name in ("source.cpp", "checksum.sum")
-    ]  # it was killed before the library was in its place
+    # it was killed before the library was in its place
+    alone = [tmp_path / "v1" / "ab" / name for name in ("source.cpp", "checksum.sum")]
     for path in alone:
         path.write_text("")
     for path in (old, part, *alone):
@@ -346,9 +345,8 @@ def test_clearing_leaves_what_is_not_the_cache_s(tmp_path):
     os.utime(left, (1, 1))
     cache.clear()
     assert (tmp_path / "v1" / "api").exists() and cache.get_note("note") is None
-    assert (
-        busy.exists() and not left.exists()
-    )  # what another process compiles at this moment, and what a killed one left
+    # what another process compiles at this moment, and what a killed one left
+    assert busy.exists() and not left.exists()
 
 
 def test_a_folder_removed_while_a_kernel_is_compiled_is_no_error(own_cache, monkeypatch):

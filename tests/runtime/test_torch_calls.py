@@ -231,7 +231,6 @@ def test_memory_of_results_and_temporaries_is_given_back(on_cpu):
         first = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(2000):
             c(x)
-        assert (
-            alive() == before and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - first < 20_000
-        )  # KB; each call makes 200 of them
+        # KB; each call makes 200 of them
+        assert alive() == before and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - first < 20_000
         torch.testing.assert_close(c(x), conv(conv(conv(x).sin()).cos()) + 1)

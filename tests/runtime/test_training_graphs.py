@@ -212,9 +212,8 @@ def test_results_that_wait_for_their_backward(made: list) -> None:
     pair = Pair(net(norm=False))
     for i in range(12):
         x, y = data(12, 16), data(12, 16)
-        waiting = (
-            {call: call(y) for call in pair.calls} if i % 3 == 1 else {}
-        )  # its backward comes after another step's, or never
+        # its backward comes after another step's, or never
+        waiting = {call: call(y) for call in pair.calls} if i % 3 == 1 else {}
         pair.step(lambda call: call(x).square().mean().backward(), update=not waiting)
         if i % 2 and waiting:
             pair.step(lambda call: waiting[call].sum().backward(), update=False)

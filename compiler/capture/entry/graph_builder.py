@@ -26,12 +26,8 @@ from ..library.watched_warnings import refuse_watched_operator
 
 __all__ = ["GraphBuilder", "PLAIN", "PYTHON_DTYPES", "as_trace", "real_meta"]
 
-PYTHON_DTYPES = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float64,
-    complex: torch.complex128,
-}  # as torch takes Python's types for a dtype
+# as torch takes Python's types for a dtype
+PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 # Kinds of values that calls of torch take as they are, beside tensors and numbers that vary.
 PLAIN = (
     type(None),

@@ -30,9 +30,8 @@ __all__ = [
 FUNCTIONS: dict[Any, Callable] = {}  # native function -> handler(machine, *args, **kwargs)
 CLASSES: dict[type, Callable] = {}  # class -> handler(machine, *args, **kwargs)
 PYTHON_FUNCTIONS: dict[tuple[str, str], Callable] = {}  # (module, qualified name) -> handler, instead of interpreting
-CLASS_METHODS: dict[
-    str, tuple[Any, Callable]
-] = {}  # name -> (descriptor of a native class method, handler(machine, cls, *args, **kwargs))
+# name -> (descriptor of a native class method, handler(machine, cls, *args, **kwargs))
+CLASS_METHODS: dict[str, tuple[Any, Callable]] = {}
 TAKES_FUNCTION: set[Callable] = set()  # those of the handlers that are given the function first
 KEEPS_TEXTS: set[Callable | None] = set()  # those that do not look into texts, but put them off or pass them on
 BREAK_MODULES: dict[str, str] = {

@@ -29,6 +29,7 @@ _LEAF_MODULES = tuple(
     """torch.nn.functional torch.functional torch._tensor torch.special torch.linalg torch.fft torch._refs
     torch.autograd.functional torch._VF torch.nn.attention.bias torch.signal.windows""".split()
 )
+# these draw by torch.rand
 _NEVER_LEAF = frozenset(
     (
         "handle_torch_function",
@@ -41,7 +42,7 @@ _NEVER_LEAF = frozenset(
             for ending in ("", "_with_indices")
         ),
     )
-)  # these draw by torch.rand
+)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -83,9 +83,8 @@ class Machine:
         self.allowed: set[types.CodeType] = set()  # code of forward of Functions that are allowed in graphs
         self.paths: dict[int, list[Step]] = {}  # the same index, of a call -> where the frames within it are left
         self.initial_state: dict[str, Any] = {}  # torch's global state when the frame began
-        self.flags_before: dict[
-            str, Any
-        ] = {}  # settings of autocast and switches of attention, once the program changes them
+        # settings of autocast and switches of attention, once the program changes them
+        self.flags_before: dict[str, Any] = {}
         self.index_by_tensors = (
             False  # whether a tensor without dimensions indexes as a tensor, not as the number that it holds
         )
@@ -120,9 +119,8 @@ class Machine:
         self.inlined: dict[types.CodeType, None] = {}
         self.root_globals = root_globals
         self._scopes: dict[int, GlobalScope] = {id(root_globals): GlobalScope(root_globals, None, False, True)}
-        self.trails: dict[
-            int, list[Position]
-        ] = {}  # id of an exception made inside -> where it passed, innermost first
+        # id of an exception made inside -> where it passed, innermost first
+        self.trails: dict[int, list[Position]] = {}
         self.origins: dict[int, int] = {}  # id of a stand-in that cannot be rebuilt -> root instruction that made it
 
     def release(self) -> None:

@@ -137,9 +137,8 @@ class World:
         self.changed: dict[int, Subclassed] = {}  # ids of wrappers' stand-ins -> those that it writes to in their place
         self.updated: set[int] = set()  # ids of stand-ins that were loaded by it, as what requires no gradient
         self.arrays: dict[int, Array] = {}  # id of a numpy array from outside -> its stand-in
-        self.demanded: dict[
-            tuple[Source, int], tuple
-        ] = {}  # (tensor, dimension) that mark_dynamic named -> (least, largest size)
+        # (tensor, dimension) that mark_dynamic named -> (least, largest size)
+        self.demanded: dict[tuple[Source, int], tuple] = {}
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
     # --- guards

@@ -103,9 +103,8 @@ _BREAK_METHODS: dict[str, str] = {
     "equal": "data_dependent_branch",
     "allclose": "data_dependent_branch",
 }
-METHODS: dict[
-    str, Callable
-] = {}  # methods that other modules of capture do, or NotImplemented: handler(machine, tensor, *args, **kwargs)
+# methods that other modules of capture do, or NotImplemented: handler(machine, tensor, *args, **kwargs)
+METHODS: dict[str, Callable] = {}
 CONVERSIONS: dict[str, Callable] = {}  # to numpy's arrays ("numpy"), and from them ("tensor"): numpy_arrays.py
 _INPLACE_OPERATORS = frozenset(
     (

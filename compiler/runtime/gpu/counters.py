@@ -20,10 +20,8 @@ from ...native import native
 
 __all__ = ["Counters", "clear_first"]
 
-SLOT, SLOTS = (
-    1024,
-    512,
-)  # bytes of one product's workspace, and how many: products beyond them have theirs cleared as recorded
+# bytes of one product's workspace, and how many: products beyond them have theirs cleared as recorded
+SLOT, SLOTS = 1024, 512
 MEMSET = 2  # CU_GRAPH_NODE_TYPE_MEMSET
 
 
@@ -188,11 +186,8 @@ def _driver() -> Any:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    names = (
-        "cuGraphNodeGetDependencies_v2",
-        "cuGraphNodeGetDependentNodes_v2",
-        "cuGraphAddDependencies_v2",
-    )  # of CUDA 12.3 and later
+    # of CUDA 12.3 and later
+    names = ("cuGraphNodeGetDependencies_v2", "cuGraphNodeGetDependentNodes_v2", "cuGraphAddDependencies_v2")
     return (
         driver
         if all(hasattr(driver, name) for name in names)

@@ -52,11 +52,8 @@ PAID = 32  # replays that pay for a capture: one more is worth it, where a writt
 PATIENCE = 2  # calls that wait for lent gradients
 GRACE_S = 5e-3  # torch's backward thread lets its last gradient go a little after the caller has it
 GAIN = 0.98  # a replay takes less than this part of plain launches, or is not kept
-LAUNCH_S, COPY_S, BANDWIDTH = (
-    4e-6,
-    3e-6,
-    3e12,
-)  # seconds, bytes a second: for plans that can't be run twice to be measured
+# seconds, bytes a second: for plans that can't be run twice to be measured
+LAUNCH_S, COPY_S, BANDWIDTH = 4e-6, 3e-6, 3e12
 
 # gradients of one dtype that are copied out by one call, at least (their versions are 1 then, which nobody asks)
 TOGETHER = 4
@@ -79,9 +76,8 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
             tags = {str(t).rpartition(".")[2] for t in step.op.tags}
             if tags & {"dynamic_output_shape", "data_dependent_output"}:
                 return f"the size of a result of {step.op} depends on values"
-            if "_efficient_attention" in str(step.op) and philox.dropout_of(
-                step.op, step.args, step.kwargs
-            ):  # (on the host, or the device where it was captured)
+            if "_efficient_attention" in str(step.op) and philox.dropout_of(step.op, step.args, step.kwargs):
+                # (on the host, or the device where it was captured)
                 return f"where {step.op} keeps the seed of its dropout, its backward looks for it"
             if str(step.op).startswith("aten._grouped_mm") and not _groups_stay(step, index):
                 return f"{step.op} asks the host for the sizes of its groups, but for bfloat16 on newer devices"
@@ -111,15 +107,13 @@ class _Graph:
     graph: Any = None
     static: Any = None
     keep: list[Any] = field(default_factory=list)  # results and copied inputs, in memory that the graph writes
-    together: list[tuple[list[int], list[torch.Tensor]]] = field(
-        default_factory=list
-    )  # results that are copied out by one call
+    # results that are copied out by one call
+    together: list[tuple[list[int], list[torch.Tensor]]] = field(default_factory=list)
     views: list[tuple] = field(default_factory=list)  # results that are views: of an input, or of another result
     held: Held | None = None  # of a forward: what its replays leave for backward
     kept_bytes: int = 0  # of a forward that was not captured yet: what it keeps
-    read: list[tuple[int, torch.Tensor]] = field(
-        default_factory=list
-    )  # of a backward: its inputs that a forward's graph holds, over that memory
+    # of a backward: its inputs that a forward's graph holds, over that memory
+    read: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     destroys: bool = False  # of a backward: its replay writes to that memory
     rows: tuple = ()  # where the inputs are read
     states: Any = None  # of random numbers, where kernels of ours alone draw

@@ -30,9 +30,8 @@ __all__ = [
     "occupancy",
 ]
 
-_handles: dict[
-    tuple[int, int], tuple
-] = {}  # (id of a binary, device) -> its functions; binaries live as long as the process
+# (id of a binary, device) -> its functions; binaries live as long as the process
+_handles: dict[tuple[int, int], tuple] = {}
 _keep: list[Binary] = []
 _TILE_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 

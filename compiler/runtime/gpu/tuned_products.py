@@ -256,11 +256,8 @@ def _wins(
         events.emit("progress", text=text, done=0, total=1)
         try:
             trials, best = _race(candidate, compiled[candidate.kernel.name], target, index, opts)
-        except (
-            RuntimeError,
-            ToolchainError,
-            KeyError,
-        ) as e:  # memory, a call that no CUDA graph can hold, a size that has no hint
+        except (RuntimeError, ToolchainError, KeyError) as e:
+            # memory, a call that no CUDA graph can hold, a size that has no hint
             torch.cuda.empty_cache()
             events.fallback(
                 "autotune", f"{candidate.kernel.name} is left to the library: {str(e).splitlines()[0][:200]}"

@@ -117,9 +117,8 @@ def readable(assembly: str) -> str:
     """PTX (or AMD's assembly) for people: `// line N` before the instructions that line N of the Triton source became
     (of the kernel itself, where they stand in a function that it calls), without labels and tables that only debuggers
     read."""
-    calls = {
-        m.group(1, 2): m.group(3, 4) for m in map(_INLINED_AT.match, assembly.split("\n")) if m
-    }  # where code stands -> its function's call
+    # where code stands -> its function's call
+    calls = {m.group(1, 2): m.group(3, 4) for m in map(_INLINED_AT.match, assembly.split("\n")) if m}
 
     def in_kernel(line: str) -> str:
         if m := _INLINED_AT.match(line):

@@ -141,9 +141,8 @@ def check_as_gpu(
     """Interpreted equals eager."""
     g = as_gpu(fn, *inputs, options=options)
     named = dict(zip(inspect.signature(fn).parameters, inputs))
-    order = [
-        getattr(b, "name", None) for b in g.schedule.inputs
-    ]  # (graphs take their inputs in the order of their use)
+    # (graphs take their inputs in the order of their use)
+    order = [getattr(b, "name", None) for b in g.schedule.inputs]
     with torch.no_grad():
         want, got = fn(*inputs), run(g, [named[n] for n in order] if all(n in named for n in order) else inputs)
     for a, b in zip(got, want if isinstance(want, tuple) else (want,), strict=True):

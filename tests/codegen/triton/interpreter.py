@@ -26,9 +26,8 @@ from tcompile.compiler.runtime.compiled_graph import python_plan
 from ...lowering.helper import _flat as flat_outputs
 from ...lowering import helper
 
-SMALL = GpuTarget(
-    "cuda", 90, 32, 8
-)  # few processors: the interpreter is slow, and small shapes get every kind of kernel
+# few processors: the interpreter is slow, and small shapes get every kind of kernel
+SMALL = GpuTarget("cuda", 90, 32, 8)
 _child: list[subprocess.Popen] = []
 
 

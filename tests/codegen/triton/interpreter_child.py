@@ -113,9 +113,8 @@ _convert_float = interpreter._convert_float
 interpreter._convert_float = _rounded
 interpreter.InterpreterBuilder.create_dot = _dot
 interpreter._patch_lang_tensor = _patched
-interpreter.interpreter_builder.options = interpreter.InterpreterOptions(
-    debug=True, sanitize_overflow=False
-)  # device_assert
+# device_assert
+interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
 
 
 class Libdevice:

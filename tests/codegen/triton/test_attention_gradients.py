@@ -234,9 +234,8 @@ def dropped_causal(q, k, v):
 @pytest.mark.parametrize("shape", [(2, 2, 48, 32), (1, 1, 264, 16), (1, 1, 50, 16)], ids=str)
 def test_dropout_of_what_softmax_gives(fn, shape, fast, monkeypatch):
     """The numbers are drawn once, as eager draws them or as bits of our own; backward reads which were kept."""
-    monkeypatch.setattr(
-        sys.modules["tcompile.compiler.rewrite.fast_dropout"], "DEVICE", "cpu"
-    )  # (what is recorded on the CPU is lowered as for a GPU)
+    # (what is recorded on the CPU is lowered as for a GPU)
+    monkeypatch.setattr(sys.modules["tcompile.compiler.rewrite.fast_dropout"], "DEVICE", "cpu")
     torch.manual_seed(0)
     args = qkv(*shape)
     p, f, b, out, grads = step(fn, args, options={"fast_dropout": fast})

@@ -75,9 +75,8 @@ def test_large_products_without_much_behind_them_are_not_tried():
         lambda x, w: torch.relu(x @ w), torch.empty(4096, 4096, dtype=bf16), torch.empty(4096, 4096, dtype=bf16)
     )
     assert tuned_products.find_candidates(aten, opts, GpuTarget("cuda", 80, 32, 8), 4e12) == []
-    assert [c.nodes for c in tuned_products.find_candidates(aten, opts, SMALL, 4e12)] == [
-        ["mm"]
-    ]  # in CUDA C++, for the Hopper generation
+    # in CUDA C++, for the Hopper generation
+    assert [c.nodes for c in tuned_products.find_candidates(aten, opts, SMALL, 4e12)] == [["mm"]]
 
 
 def test_a_product_in_float32_is_compared_with_the_librarys():

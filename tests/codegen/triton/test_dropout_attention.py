@@ -244,12 +244,8 @@ def test_instead_of_the_librarys(forward, backward, monkeypatch):
         and found.count("tcompile.philox_state.default") == 1
         and not any("aten" in c for c in found)
     ), found
-    for p, width, keys in (
-        (0.0, 32, 48),
-        (0.1, 128, 48),
-        (1e-5, 32, 48),
-        (0.1, 32, 64),
-    ):  # (the last: libraries differ in where the diagonal begins)
+    for p, width, keys in ((0.0, 32, 48), (0.1, 128, 48), (1e-5, 32, 48), (0.1, 32, 64)):
+        # (the last: libraries differ in where the diagonal begins)
         q, k, v, _ = inputs(1, 1, 48, keys, width, torch.float16)
         tcompile.reset()
         assert not any(map(by_bits, as_gpu(lambda q, k, v, p=p: forward(q, k, v, p, 0.2)[0], q, k, v).kernels))
@@ -304,6 +300,5 @@ def test_compiled_for_hopper(tmp_path):
         parts = [p for r in compile_all([Job(k.source, target) for k in kernels], Options()) for p in r.parts]
         used = [usage(p.code, tmp_path) for p in parts]
         assert len(parts) == 3 and not any(u["stack"] for u in used) and max(u["registers"] for u in used) < 255, used
-        assert all(u["registers"] <= 128 for p, u in zip(parts, used) if p.threads == 256), (
-            used
-        )  # (two programs at once)
+        # (two programs at once)
+        assert all(u["registers"] <= 128 for p, u in zip(parts, used) if p.threads == 256), used

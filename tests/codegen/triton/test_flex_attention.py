@@ -77,9 +77,8 @@ BLIND = lambda b, h, i, j: (i >= j) & (i % 7 != 3)  # noqa: E731
     [(None, None, 4), (SOFTCAP, CAUSAL, 4), (None, BLIND, 2), (lambda s, b, h, i, j: s * 9 + BIAS[h], None, 4)],
 )
 def test_forward_of_training_is_one_kernel_and_keeps_no_scores(score, mask, heads, laid, monkeypatch):
-    monkeypatch.setattr(
-        gpu, "InternalError", (gpu.InternalError, NotImplementedError)
-    )  # (eager has no gradients on a CPU)
+    # (eager has no gradients on a CPU)
+    monkeypatch.setattr(gpu, "InternalError", (gpu.InternalError, NotImplementedError))
 
     def made(h):
         return (

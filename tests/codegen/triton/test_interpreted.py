@@ -150,9 +150,8 @@ def test_reductions_of_dtypes(dtype, choices):
 
 @pytest.mark.parametrize("n", [1, 100, 40_000])
 def test_full_reductions(n):
-    check(
-        lambda a: (a.sum(), a.amax(), a.mean()), torch.rand(n)
-    )  # (of one sign: a sum near zero says little about its error)
+    # (of one sign: a sum near zero says little about its error)
+    check(lambda a: (a.sum(), a.amax(), a.mean()), torch.rand(n))
 
 
 @pytest.mark.parametrize("choices", [Choices(), LOOPED, SPLIT], ids=["rule", "looped", "split"])

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-pad_products = importlib.import_module(
-    "tcompile.compiler.rewrite.products.pad_products"
-)  # (the package names its function so)
+# (the package names its function so)
+pad_products = importlib.import_module("tcompile.compiler.rewrite.products.pad_products")
 
 from tcompile.compiler.lowering.lowered import Extern  # noqa: E402
 

@@ -249,9 +249,8 @@ def test_bernoulli_and_uniform_numbers(shape):
     low = state.torch(n).bfloat16().view(shape)
     assert torch.equal(got[2], low.where(low != 1, torch.tensor(0, dtype=low.dtype)))
     low, high = torch.tensor([-0.7, 1.3]).bfloat16()
-    between = (
-        (state.torch(n).double() * (high - low).double() + low.double()).bfloat16().view(shape)
-    )  # (exact in float64, rounded once)
+    # (exact in float64, rounded once)
+    between = (state.torch(n).double() * (high - low).double() + low.double()).bfloat16().view(shape)
     assert torch.equal(got[3], between.where(between != high, low))
     if x.ndim == 4:
         torch.testing.assert_close(got[4], x * (state.torch(30) < 0.5).view(5, 6, 1, 1) * 2)

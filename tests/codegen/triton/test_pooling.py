@@ -36,9 +36,8 @@ def test_backward_of_maximum_pooling_on_a_gpu_is_left_to_its_rule():
 )
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_backward_of_maximum_pooling(kernel, stride, padding, size, channels_last, monkeypatch):
-    monkeypatch.delitem(
-        TABLE, aten.max_pool2d_with_indices_backward.default, raising=False
-    )  # (of tensors on a CPU alone)
+    # (of tensors on a CPU alone)
+    monkeypatch.delitem(TABLE, aten.max_pool2d_with_indices_backward.default, raising=False)
     x = torch.randn(2, 3, *size).round(decimals=1)  # some elements are equal
     if channels_last:
         x = x.to(memory_format=torch.channels_last)

@@ -66,9 +66,8 @@ def test_a_sum_of_products_of_sixteen_bits_is_one_too():
     """Whoever wrote it, products of two values of 16 bits are exact in float32."""
     x, w = torch.randn(40, 48, dtype=bf16), torch.randn(48, 32, dtype=bf16) / 7
     assert kinds(near(lambda x, w: (x.float()[:, :, None] * w.float()).sum(1), x, w, options=None)) == ["product"]
-    assert kinds(as_gpu(lambda x, w: (x[:, :, None] * w).sum(1), x.float(), w.float())) != [
-        "product"
-    ]  # not in float32: tensor cores would round
+    # not in float32: tensor cores would round
+    assert kinds(as_gpu(lambda x, w: (x[:, :, None] * w).sum(1), x.float(), w.float())) != ["product"]
 
 
 def test_nan_and_inf_stay_in_their_rows():

@@ -12,9 +12,8 @@ pytest.importorskip("triton")
 
 from tcompile.compiler.fusion.schedule import Alloc, Extern  # noqa: E402
 
-merge_products = importlib.import_module(
-    "tcompile.compiler.rewrite.products.merge_products"
-)  # (the package names its function so)
+# (the package names its function so)
+merge_products = importlib.import_module("tcompile.compiler.rewrite.products.merge_products")
 
 from .as_gpu import as_gpu, check_as_gpu, train_as_gpu  # noqa: E402
 from .interpreter import run  # noqa: E402
@@ -43,9 +42,8 @@ def test_a_vector_times_a_matrix_is_a_sum_over_rows(dtype):
 def test_other_products_are_the_librarys():
     x, w = torch.randn(2, 96), torch.randn(80, 96)
     assert products(check_as_gpu(lambda x, w: x @ w.t(), x, w)) == ["aten.mm.default"]
-    assert products(check_as_gpu(lambda x, w: x @ w, x[:1], torch.randn(96, 80))) == [
-        "aten.mm.default"
-    ]  # columns in memory
+    # columns in memory
+    assert products(check_as_gpu(lambda x, w: x @ w, x[:1], torch.randn(96, 80))) == ["aten.mm.default"]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -68,26 +66,25 @@ def test_products_of_one_matrix_are_merged(bias):
     for fn in (f, g):
         rest = [t for pair in zip(ws, bs, strict=True) for t in pair] if bias else ws
         out = check_as_gpu(fn, x, *rest, rtol=2e-3, atol=2e-3)
-        assert products(out) == ["aten.addmm.default" if bias else "aten.mm.default"] * (
-            3 if fn is f else 1
-        )  # (results stay apart)
+        # (results stay apart)
+        assert products(out) == ["aten.addmm.default" if bias else "aten.mm.default"] * (3 if fn is f else 1)
 
 
 def test_what_is_not_merged():
     x, w = torch.randn(64, 64, dtype=f16), torch.randn(64, 64, dtype=f16)
-    one = check_as_gpu(
-        lambda x, w: (x @ w.t(), x @ (w * 2).t()), x, w, rtol=1e-2, atol=0.1
-    )  # the graph computes a weight
+    # the graph computes a weight
+    one = check_as_gpu(lambda x, w: (x @ w.t(), x @ (w * 2).t()), x, w, rtol=1e-2, atol=0.1)
     assert len(products(one)) == 2
     two = check_as_gpu(lambda x, w: (x.float() @ w.float().t(), x.float() @ w.float().t() + 1), x, w)
     assert len(products(two)) <= 2
     wide = torch.randn(256, 64, dtype=f16)
     old, merge_products.NARROW_US = merge_products.NARROW_US, 0.0
     try:
+        # nothing to gain
         assert (
             len(products(check_as_gpu(lambda x, w, v: (x @ w.t(), x @ v.t()), x, wide, wide + 1, rtol=1e-2, atol=0.1)))
             == 2
-        )  # nothing to gain
+        )
     finally:
         merge_products.NARROW_US = old
 

@@ -122,10 +122,8 @@ class _Statements(ast.NodeTransformer):
         if not self.in_function and node.args.args and node.args.args[0].arg in ("self", "test_case"):
             self._method(node)  # a test that classes share, or a helper of tests
         elif self.in_function and any(isinstance(n, ast.Name) and n.id == "self" for n in ast.walk(node)):
-            self.nested, before = (
-                True,
-                self.nested,
-            )  # a test's own helper: what asserts by its test case is not what is compiled
+            # a test's own helper: what asserts by its test case is not what is compiled
+            self.nested, before = (True, self.nested)
             self.generic_visit(node)
             self.nested = before
         return node
