@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..base.fx_nodes import is_call, is_output
+from ..base.fx_nodes import is_call, is_method, is_output
 from ..graph.captured import CapturedGraph
 from ..graph.higher_order import in_this_thread
 
@@ -145,7 +145,7 @@ def _keeps_rows(node: torch.fx.Node) -> bool:
     )
     if not before or not after or before[-1] != after[-1]:
         return False
-    if node.op == "call_method":
+    if is_method(node):
         return (
             node.target in _SHAPES
             or node.target in _CASTS
@@ -175,7 +175,7 @@ def _chunked(
     width = m.linear.args[1].meta["val"].shape[1]
     dtype = None
     for step in m.steps:
-        if step.op == "call_method" and step.target in _CASTS or step.target == "to":
+        if is_method(step) and step.target in _CASTS or step.target == "to":
             dtype = _CASTS.get(step.target) or step.args[1]
             continue
         if step.target == "contiguous":

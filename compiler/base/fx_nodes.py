@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Callable
+
+import torch
 from torch.fx import Node
 
-__all__ = ["is_call", "is_constant", "is_input", "is_output", "is_returned"]
+__all__ = ["called", "is_call", "is_constant", "is_input", "is_method", "is_output", "is_returned"]
 
 
 def is_input(node: Node) -> bool:
@@ -17,8 +20,17 @@ def is_constant(node: Node) -> bool:
 
 
 def is_call(node: Node) -> bool:
-    """Whether a node calls a function. (A method of a tensor, which only a captured graph has, is "call_method".)"""
     return node.op == "call_function"
+
+
+def is_method(node: Node) -> bool:
+    """Whether a node calls a method of a tensor, by name: in captured graphs alone."""
+    return node.op == "call_method"
+
+
+def called(node: Node) -> Callable[..., Any]:
+    """The function that a node calls, of a method torch.Tensor's."""
+    return getattr(torch.Tensor, node.target) if is_method(node) else node.target  # type: ignore[arg-type,return-value]
 
 
 def is_output(node: Node) -> bool:

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from typing import Container, Iterable
 
+import torch
+
 from ..lowering.ir import Value, walk
 
-__all__ = ["Guard", "GuardedValues"]
+__all__ = ["Guard", "GuardedValues", "stored"]
 
 Guard = tuple  # of Values, outermost condition first
+
+
+def stored(value: Value) -> Value:
+    """What has to be computed for a store of `value`: the store itself rounds to a low precision type."""
+    rounds = value.op == "cast" and value.dtype.is_floating_point and value.dtype.itemsize <= 2
+    return value.args[0] if rounds and value.args[0].dtype == torch.float32 else value
 
 
 class GuardedValues:

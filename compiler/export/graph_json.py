@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from ..errors import ExportError
-from ..base.fx_nodes import is_call, is_output
+from ..base.fx_nodes import is_call, is_input, is_method, is_output
 from ..base.fx_modules import graph_module
 from ..base.quoting import is_plain_name
 from ..graph.higher_order import (
@@ -39,10 +39,10 @@ def encode_graph(module: torch.fx.GraphModule) -> list:
     """
     rows: list[list] = []
     for node in module.graph.nodes:
-        if node.op in ("placeholder", "output"):
+        if is_input(node) or is_output(node):
             rows.append([node.op, node.name, None, _argument(node.args) if is_output(node) else None, {}])
             continue
-        if node.op == "call_method":
+        if is_method(node):
             safe_targets.check_method(node.target)
             target: Any = node.target
         elif is_call(node):

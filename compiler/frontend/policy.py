@@ -32,6 +32,7 @@ import torch
 
 from .. import events
 from ..base.figures import plural
+from ..base.fx_nodes import is_call, is_method
 from ..capture.bytecode.memo import CodeMemo
 from ..capture.entry.locations import is_library_file
 from ..capture.entry.result import SkipFrame
@@ -246,7 +247,7 @@ def counted_gain(result: Any) -> float | None:
         return -cost * 1e-9
     saved = 0
     for node in result.graph.graph_module.graph.nodes:
-        if node.op in ("placeholder", "output", "get_attr"):
+        if not (is_call(node) or is_method(node)):
             continue
         value = node.meta.get("val")
         made = value if isinstance(value, (list, tuple)) else (value,)

@@ -18,7 +18,7 @@ import torch.utils._pytree as pytree
 from torch.autograd.function import once_differentiable
 from torch.fx.node import map_arg
 
-from ..base.fx_nodes import is_constant, is_input, is_output
+from ..base.fx_nodes import called, is_constant, is_input, is_output
 from .traced_calls import trace_call
 from .tensor import TraceTensor, state
 
@@ -59,9 +59,7 @@ def run_body(body: torch.fx.GraphModule, inputs: Sequence[Any], trace: bool | No
         elif is_output(node):
             return tuple(args[0])
         else:
-            values[node] = trace_call(
-                getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target, args, kwargs
-            )
+            values[node] = trace_call(called(node), args, kwargs)
     raise AssertionError("a body without results")
 
 

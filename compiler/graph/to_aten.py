@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from ..base.fx_nodes import is_call, is_constant, is_input, is_output
+from ..base.fx_nodes import called, is_call, is_constant, is_input, is_method, is_output
 from ..rewrite import run_passes
 from ..rewrite.equal_sizes import unify_sizes
 from ..symbolic.env import ShapeEnv
@@ -167,14 +167,10 @@ def _run(functionalizer: Functionalizer, gm: torch.fx.GraphModule, node: torch.f
     else:
         args = map_arg(node.args, values.__getitem__)
         kwargs = map_arg(node.kwargs, values.__getitem__) if node.kwargs else {}
-        if is_call(node):
-            out = trace_call(node.target, args, kwargs)
-        elif node.op == "call_method":
-            out = (
-                trace_call(getattr(torch.Tensor, node.target), args, kwargs)
-                if isinstance(args[0], TraceTensor)
-                else getattr(args[0], node.target)(*args[1:], **kwargs)
-            )
+        if is_call(node) or is_method(node) and isinstance(args[0], TraceTensor):
+            out = trace_call(called(node), args, kwargs)
+        elif is_method(node):
+            out = getattr(args[0], node.target)(*args[1:], **kwargs)
         else:
             raise NotImplementedError(f"captured graphs hold no {node.op} nodes")
     if functionalizer.where["module"]:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Sequence, Union
 
 from .ir import Value, is_const
+from .primitives import COMMUTES
 
 __all__ = ["About", "Either", "Leaf", "Found", "Matcher", "Op", "Pattern", "Same", "match", "op"]
-
-_EITHER_ORDER = frozenset("add mul maximum minimum eq ne logical_and logical_or".split())
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Matcher:
                 v = self.seen(v)
                 if v.op == name:
                     yield from self._operands(args, v.args if args else (), found)
-                    if name in _EITHER_ORDER and args:
+                    if name in COMMUTES and args:
                         yield from self._operands(args, v.args[::-1], found)
             case Leaf(name, attr):
                 if v.op == name and v.attr == attr:

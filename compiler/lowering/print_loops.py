@@ -14,29 +14,17 @@ import re
 import torch
 
 from .ir import Buffer, Kernel, LoopNest, Value, walk
+from .primitives import COMPARISONS, INFIX
 from .templates import Contraction, DropoutAttention
 from .lowered import LoweredGraph
 
 __all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]
 
 _INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "logical_and": "and",
-    "logical_or": "or",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
+    **INFIX,
+    **{op: row.infix for op, row in COMPARISONS.items()},
+    **{"div": "/", "logical_and": "and", "logical_or": "or"},
 }
-
 _STORE = {"set": "=", "add": "+=", "mul": "*=", "max": "max=", "min": "min=", "rows": "= sum of"}
 
 

@@ -9,7 +9,7 @@ from typing import Any, Sequence
 import torch
 import torch.fx
 
-from ..base.fx_nodes import is_input, is_output
+from ..base.fx_nodes import is_call, is_input, is_method, is_output
 from ..errors import ReproduceError
 from ..reproduce.from_report import written
 from ..reproduce.reproducer import Reproducer
@@ -140,7 +140,7 @@ def _needed(graph: torch.fx.Graph, results: list[torch.fx.Node]) -> set[torch.fx
 
 def _writes(node: torch.fx.Node) -> bool:
     """Whether it is called for what it does: `add_`, `iadd`, `setitem`, a switch of a mode, `out=`."""
-    if node.op not in ("call_function", "call_method"):
+    if not (is_call(node) or is_method(node)):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__") and name != "and_" and name != "or_"

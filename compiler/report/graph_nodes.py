@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
+from ..base.fx_nodes import is_constant, is_input, is_output
 from .schema import Node
 
 __all__ = ["nodes_of", "op_name", "meta_text", "modules_of", "own_line", "all_lines", "callers_of"]
@@ -50,12 +51,12 @@ def nodes_of(
     for n in graph.nodes:
         inputs: list[int] = []
         args = _arguments(n, index, inputs)
-        if n.op == "placeholder":
+        if is_input(n):
             op = "parameter" if n.name in static else "input"
-        elif n.op == "get_attr":
+        elif is_constant(n):
             op, args = "parameter", str(n.target)
         else:
-            op = "output" if n.op == "output" else op_name(n.target)
+            op = "output" if is_output(n) else op_name(n.target)
         shape, dtype = meta_text(n.meta.get("val"))
         file, line = own_line(n.meta.get("stack"))
         if file not in labels:
@@ -149,9 +150,9 @@ def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> st
             return f"tensor{list(x.shape)}"
         return re.sub(r" at 0x[0-9a-f]+", "", repr(x)) if not isinstance(x, torch.dtype) else str(x)
 
-    if n.op == "placeholder":
+    if is_input(n):
         return ""
-    args = n.args[0] if n.op == "output" and isinstance(n.args[0], (tuple, list)) else n.args
+    args = n.args[0] if is_output(n) and isinstance(n.args[0], (tuple, list)) else n.args
     parts = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in n.kwargs.items()]
     whole = ", ".join(parts)
     return whole if len(whole) <= _MAX_ARGS else whole[: _MAX_ARGS - 1] + "…"

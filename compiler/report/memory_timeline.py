@@ -11,6 +11,8 @@ from typing import Any, Sequence
 
 import torch
 
+from ..base.fx_nodes import is_call, is_input
+
 __all__ = ["eager_live", "eager_memory", "plan_live", "thinned"]
 
 _POINTS = 160  # of a curve that is kept
@@ -39,7 +41,7 @@ def eager_live(graph: Any, hints: dict[str, int]) -> list[int]:
     """Bytes alive after each operation of a captured graph (torch.fx, `meta["val"]` with shape, stride, dtype), were it
     run by eager without gradients. Sizes are those of the first call (`hints`)."""
     graph = getattr(graph, "graph", graph)
-    nodes = [n for n in graph.nodes if n.op != "placeholder"]
+    nodes = [node for node in graph.nodes if not is_input(node)]
     base: dict[Any, Any] = {}  # node -> the node whose memory it looks into
     for n in nodes:
         source = _looks_into(n)
@@ -64,9 +66,7 @@ def eager_live(graph: Any, hints: dict[str, int]) -> list[int]:
 def runs_backward(graph: Any) -> bool:
     """Whether a captured graph calls backward() or torch.autograd.grad: eager then holds what autograd keeps for it."""
     graph = getattr(graph, "graph", graph)
-    return any(
-        n.op == "call_function" and getattr(n.target, "__name__", "") in ("backward", "grad") for n in graph.nodes
-    )
+    return any(is_call(node) and getattr(node.target, "__name__", "") in ("backward", "grad") for node in graph.nodes)
 
 
 def at_least(curve: Sequence[int], other: Sequence[int]) -> list[int]:

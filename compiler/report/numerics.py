@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from .. import stages
+from ..base.fx_nodes import is_call, is_input, is_output
 from ..config import Options
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.aten_interpreter import node_values
@@ -76,7 +77,7 @@ def _drawn(aten: AtenGraph) -> set[torch.fx.Node]:
     """The nodes that draw random numbers, and the parts of their results where these are several."""
     out: set[torch.fx.Node] = set()
     for n in aten.graph.nodes:
-        if n.op == "call_function" and any(w in op_name(n.target) for w in _RANDOM):
+        if is_call(n) and any(w in op_name(n.target) for w in _RANDOM):
             out.add(n)
             out.update(user for user in n.users if user.target is operator.getitem)
     return out
@@ -145,11 +146,11 @@ def with_all_results(aten: AtenGraph, nodes: list[torch.fx.Node]) -> tuple[AtenG
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for n in aten.graph.nodes:
-        if n.op != "output":
+        if not is_output(n):
             copies[n] = graph.node_copy(n, copies.__getitem__)
             copies[n].meta = dict(n.meta)
     graph.output(tuple(copies[n] for n in nodes))
-    used = {n for n in graph.nodes if n.op == "placeholder" or n.users or n.op == "output"}
+    used = {n for n in graph.nodes if is_input(n) or n.users or is_output(n)}
     for n in reversed(list(graph.nodes)):
         if n not in used and not n.users:
             graph.erase_node(n)

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
-from ..base.fx_nodes import is_call, is_input, is_output
+from ..base.fx_nodes import is_call, is_input, is_method, is_output
 from ..base.labels import label
 from ..base.quoting import comment, identifier, is_plain_name
 from ..errors import ReproduceError
@@ -144,7 +144,7 @@ def _call(node: torch.fx.Node, names: Names, imports: set[str], bodies: list[str
 
 def _call_text(node: torch.fx.Node, names: Names, imports: set[str]) -> str:
     target: Any = node.target
-    if node.op == "call_method":
+    if is_method(node):
         owner = names[node.args[0]]  # type: ignore[index]
         return f"{owner}.{target}({_arguments(node.args[1:], node.kwargs, names, imports)})"
     if not is_call(node):

@@ -18,7 +18,7 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.fx
 
-from ...base.fx_nodes import is_call, is_input
+from ...base.fx_nodes import is_call, is_input, is_method
 from ...base.fx_modules import written_out
 from ...ops.raising import KEEP_BYTES, may_raise
 from ...graph.torch_modes import TorchModes
@@ -118,7 +118,7 @@ def keeping(graph: CapturedGraph) -> Keeping:
     fail.
     """
     nodes = list(graph.graph_module.graph.nodes)
-    calls = [node for node in nodes if node.op in ("call_function", "call_method")]
+    calls = [node for node in nodes if is_call(node) or is_method(node)]
     storages: dict[int, int] = {}
     for i, (n, example) in enumerate(zip((node for node in nodes if is_input(node)), graph.example_inputs)):
         value = n.meta.get("val")

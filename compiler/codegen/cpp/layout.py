@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import torch
 
 from ...lowering.ir import (
     Axis,
@@ -37,6 +36,7 @@ from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, maybe_int, minimum, symbol
 from .dtypes import ctype, storage_size
 from .runs import run_directions
+from .short import is_short_index
 from ...lowering.primitives import SPECIAL
 from .support import Target
 from .math.vecmath_special import SPECIAL_F64, WIDE
@@ -251,8 +251,8 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
         else:
             names = {axis.symbol.name} if axis is not None else set()
         varying = _varying(values, names, vectors is not None, mode == "outer")
-        short = {item.args[0].id for item in values if _short_index(item)} - {
-            arg.id for item in values if not _short_index(item) for arg in item.args
+        short = {item.args[0].id for item in values if is_short_index(item)} - {
+            arg.id for item in values if not is_short_index(item) for arg in item.args
         }
         for value in values:
             if value.id in varying and value.id not in short and value.op not in ("const", "param", "acc"):
@@ -286,11 +286,6 @@ def _width(value: Value) -> int:
         return 1
     ct = ctype(value.dtype)
     return 8 if value.op in WIDE else 1 if ct.kind == "bool" else ct.size
-
-
-def _short_index(value: Value) -> bool:
-    """A position as int32: its lanes are counted in int32 from the start."""
-    return value.op == "cast" and value.dtype is torch.int32 and value.args[0].op == "index"
 
 
 def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) -> Layout:

@@ -12,7 +12,7 @@ from typing import Callable
 
 from ...errors import InternalError
 from .dtypes import CType, literal, lowest, highest
-from ...lowering.primitives import PRIMS, REDUCTIONS, SPECIAL, form_on
+from ...lowering.primitives import COMPARISONS, INFIX, PRIMS, REDUCTIONS, SPECIAL, form_on
 from .math.special import need_special
 from .support import Support, vector_type
 from .math.vecmath import need_function
@@ -31,8 +31,6 @@ class Operand:
     exact: bool = False
 
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # of masks, whose lanes are all ones or all zeros
 _COMPARE_MASKS = {
     "eq": "~({x} ^ {y})",
@@ -316,12 +314,12 @@ def _comparison(support: Support, op: str, ct: CType, args: list[Operand], vecto
     a, b = args
     if a.ct.kind == "bool" and vector:
         return _COMPARE_MASKS[op].format(x=splat(support, a), y=splat(support, b))
-    text = f"{_raw(support, a, vector)} {_COMPARE[op]} {_raw(support, b, vector)}"
+    text = f"{_raw(support, a, vector)} {COMPARISONS[op].infix} {_raw(support, b, vector)}"
     return _mask(support, f"({text})", a.ct) if vector else text
 
 
 def _infix(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
-    return _wrap(f"{_raw(support, args[0], vector)} {_INFIX[op]} {_raw(support, args[1], vector)}", ct, vector)
+    return _wrap(f"{_raw(support, args[0], vector)} {INFIX[op]} {_raw(support, args[1], vector)}", ct, vector)
 
 
 def _float_division(support: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
@@ -418,9 +416,9 @@ _OPERATORS: dict[str, Callable[[Support, str, CType, list[Operand], bool], str |
     "masked": _where,
     **dict.fromkeys(_LOGICAL, _logical),
     "logical_not": _logical_not,
-    **dict.fromkeys(_COMPARE, _comparison),
+    **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("isnan", "isinf", "signbit"), _classify),
-    **dict.fromkeys(_INFIX, _infix),
+    **dict.fromkeys(INFIX, _infix),
     "div": _float_division,
     "div_trunc": _cut_off_division,
     "neg": _negative,

@@ -31,7 +31,8 @@ from .product import Product, ProductPrinter, find_product, transpose_text
 from .scan import scan_loop
 from .short import shorten_positions
 from .support import SIGNATURE, Support, Target, used_sizes, vector_type
-from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
+from ..guarded import stored
+from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues
 
 __all__ = ["print_kernel"]
 

@@ -36,7 +36,8 @@ from ..sums import sum_of_products
 from .dtypes import ctype
 from .few_rows import DEEP, FEW_ROWS, few_rows_text, few_rows_tile
 from .support import SIGNATURE, Support, Target, used_sizes
-from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
+from ..guarded import stored
+from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues
 from .math.vecmath import need_instruction
 
 __all__ = ["Product", "find_product", "ProductPrinter", "transpose_text"]

@@ -8,7 +8,8 @@ from ...lowering.ir import Acc, Stage
 from .dtypes import CType, ctype
 from .prims import Operand, conversion, reduce_identity, reduce_update
 from .support import Support
-from .values import LEVEL_ITEM, LEVEL_LOOP, StageValues, stored
+from ..guarded import stored
+from .values import LEVEL_ITEM, LEVEL_LOOP, StageValues
 
 __all__ = ["scan_loop"]
 

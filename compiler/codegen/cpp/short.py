@@ -14,18 +14,23 @@ from typing import Any
 import torch
 
 from ...lowering.ir import Kernel, Stage, Value, cast, const, index, known_position, make, prim, walk
+from ...lowering.primitives import COMPARISONS
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, integer, maximum, minimum
 
-__all__ = ["shorten_positions", "held"]
+__all__ = ["shorten_positions", "held", "is_short_index"]
 
-_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _MOST = 1 << 30
 
 
 def held(expr: Expr) -> Expr:
     """`expr` where it is small, else something of its sign that is large."""
     return minimum(maximum(expr, integer(-_MOST)), integer(_MOST))
+
+
+def is_short_index(value: Value) -> bool:
+    """A position as int32: its lanes are counted in int32 from the start."""
+    return value.op == "cast" and value.dtype is torch.int32 and value.args[0].op == "index"
 
 
 def shorten_positions(kernel: Kernel) -> Kernel:
@@ -72,7 +77,7 @@ class _Shortener(Rewriter):
             and self._is_small(v.args[0].attr)
         ):
             return make("cast", v.dtype, (cast(v.args[0], torch.int32),), v.attr)
-        if v.op not in _COMPARISONS or v.args[0].dtype != torch.int64:
+        if v.op not in COMPARISONS or v.args[0].dtype != torch.int64:
             return v
         a, b = map(known_position, v.args)
         if a is None or b is None:

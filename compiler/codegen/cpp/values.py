@@ -12,19 +12,20 @@ What must not be evaluated everywhere has a guard (../guarded.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Iterable, Mapping
+from typing import Callable, ClassVar, Iterable, Mapping
 
 import torch
 
 from ...lowering.ir import Buffer, Store, Value, const, has_op, indirect_values
+from ...lowering.primitives import EXACT
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
-from ..guarded import Guard, GuardedValues
+from ..guarded import Guard, GuardedValues, stored
 from .dtypes import CType, ctype, literal
 from .moves import BITS
 from .pieces import PIECES, in_long_pieces, piece_text, split_index, step_in_pieces
 from .prims import BOOL, Operand, conversion, expression, splat
 from .runs import RUN, backwards_text, every_second_text, run_directions
-from .short import held
+from .short import held, is_short_index
 from .support import Support, vector_type
 
 __all__ = [
@@ -37,7 +38,6 @@ __all__ = [
     "Scope",
     "StageValues",
     "Location",
-    "stored",
 ]
 
 LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_PIECE, LEVEL_UNIFORM, LEVEL_VECTOR = 0, 1, 2, 998, 999, 1000
@@ -74,16 +74,6 @@ class Scope:
         return text
 
 
-def stored(value: Value) -> Value:
-    """What has to be computed for a store of `value`: the store itself rounds to a low precision type."""
-    if value.op == "cast" and ctype(value.dtype).storage in ("bf16", "f16") and value.args[0].dtype == torch.float32:
-        return value.args[0]
-    return value
-
-
-_EXACT = frozenset("neg abs relu sign floor ceil trunc round maximum minimum fmax fmin copysign where masked".split())
-
-
 def _fits(v: Value, storage: str) -> bool:
     """Whether a float32 has no more digits than a low precision type, whose values it was made of by operators that
     round nothing.
@@ -99,7 +89,7 @@ def _fits(v: Value, storage: str) -> bool:
             == const(v.attr, torch.bfloat16 if storage == "bf16" else torch.float16).attr
         ):
             continue
-        if v.op not in _EXACT:
+        if v.op not in EXACT:
             return False
         stack += v.args[1:] if v.op in ("where", "masked") else v.args
     return True
@@ -253,40 +243,34 @@ class StageValues(GuardedValues):
         names = []
         inside = level >= LEVEL_UNIFORM
         for copy in range(self.copies if inside else 1):
-            text = self._text(value, guard, ct, vector, copy)
+            text = self._OWN.get(value.op, StageValues._computed)(self, value, guard, vector, copy)
             target = name if self.copies == 1 or not inside else f"{name}{chr(ord('a') + copy)}"
             kind = vector_type(self.s, ct) if vector else ct.scalar
             self.lines.setdefault(LEVEL_VECTOR if inside else level, []).append(f"const {kind} {target} = {text};")
             names.append(target)
         return tuple(names)
 
-    def _text(self, value: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
-        op = value.op
-        if op == "load":
-            return self._load(value, guard, ct, vector, copy)
-        if op == "index":
-            return self._index(value, ct, vector, copy)
-        if op == "turn":
-            e, negated = value.attr
-            self._need_pieces()
-            return f"{self.turns.setdefault(e, f'turn{len(self.turns)}')}.at {'>=' if negated else '<'} 0"
-        if op == "acc":
-            return self.acc_operand(value.attr)[0]
-        if (
-            op == "cast"
-            and vector
-            and ct.tag == "i32"
-            and value.args[0].op == "index"
-            and (text := self._short_index(value.args[0].attr, copy))
-        ):
+    # What a value is as C++ text, by its operator (`_OWN`); `copy`: of which of the vectors that a step computes.
+    def _arguments(self, value: Value, guard: Guard, copy: int) -> list[Operand]:
+        return [self.operand(a, g, copy) for a, g in self.operands(value, guard)[: len(value.args)]]
+
+    def _turn(self, value: Value, guard: Guard, vector: bool, copy: int) -> str:
+        e, negated = value.attr
+        self._need_pieces()
+        return f"{self.turns.setdefault(e, f'turn{len(self.turns)}')}.at {'>=' if negated else '<'} 0"
+
+    def _acc(self, value: Value, guard: Guard, vector: bool, copy: int) -> str:
+        return self.acc_operand(value.attr)[0]
+
+    def _cast(self, value: Value, guard: Guard, vector: bool, copy: int) -> str:
+        if vector and is_short_index(value) and (text := self._short_index(value.args[0].attr, copy)):
             return text
-        args = [self.operand(a, g, copy) for a, g in self.operands(value, guard)[: len(value.args)]]
-        if op == "cast":
-            return conversion(self.s, args[0], ct)
-        if op == "check_index":
-            return self._check(value, args, guard, vector, copy)
-        text = expression(self.s, op, ct, args)
-        if ct.storage in ("bf16", "f16") and op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
+        return conversion(self.s, self._arguments(value, guard, copy)[0], ctype(value.dtype))
+
+    def _computed(self, value: Value, guard: Guard, vector: bool, copy: int) -> str:
+        ct = ctype(value.dtype)
+        text = expression(self.s, value.op, ct, self._arguments(value, guard, copy))
+        if ct.storage in ("bf16", "f16") and value.op not in EXACT:
             # an operator computed in a low precision type rounds its result
             self.s.need(f"{ct.storage}.vector" if vector else ct.storage)
             text = f"tc::round_{ct.storage}({text})"
@@ -310,8 +294,8 @@ class StageValues(GuardedValues):
         """The variable that tells which lanes of this copy's vector take part."""
         return "lanes" if self.copies == 1 else f"lanes_{chr(ord('a') + copy)}"
 
-    def _load(self, value: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
-        buffer, e = value.attr
+    def _load(self, value: Value, guard: Guard, vector: bool, copy: int) -> str:
+        ct, (buffer, e) = ctype(value.dtype), value.attr
         where = self.locate(buffer, e)
         mask = self._guard_mask(guard, copy) if guard else None
         s = self.s
@@ -482,8 +466,8 @@ class StageValues(GuardedValues):
         self.s.need(f"{x.ct.storage}.vector" if vector else x.ct.storage)
         return f"tc::{'cut' if x.exact and x.ct.storage == 'bf16' else 'narrow'}_{x.ct.storage}({text})"
 
-    def _index(self, value: Value, ct: CType, vector: bool, copy: int) -> str:
-        e = value.attr
+    def _index(self, value: Value, guard: Guard, vector: bool, copy: int) -> str:
+        ct, e = ctype(value.dtype), value.attr
         if not vector:
             return f"({ct.scalar})({self.scope.index_text(self.index_at(held(e) if ct.tag == 'i32' else e, 0, False))})"
         step = self.step_of(e)
@@ -520,9 +504,9 @@ class StageValues(GuardedValues):
             f" * {step.value}" if step is not ONE else ""
         )
 
-    def _check(self, value: Value, args: list[Operand], guard: Guard, vector: bool, copy: int) -> str:
+    def _check(self, value: Value, guard: Guard, vector: bool, copy: int) -> str:
         code = self.scope.checks.index(value.attr) + 1
-        i, n = args
+        i, n = self._arguments(value, guard, copy)
         if not vector:
             self.s.need(
                 "check.scalar",
@@ -544,6 +528,15 @@ class StageValues(GuardedValues):
         )
         wanted = splat(self.s, self._guard_mask(guard, copy) if guard else Operand("true", BOOL, False))
         return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {self.lanes_of(copy)}, {code}, failed)"
+
+    _OWN: ClassVar[dict[str, Callable[["StageValues", Value, Guard, bool, int], str]]] = {
+        "load": _load,
+        "index": _index,
+        "turn": _turn,
+        "acc": _acc,
+        "cast": _cast,
+        "check_index": _check,
+    }
 
     # ---- stores
     def store(self, store: Store, in_vector_loop: bool) -> list[tuple[int, str]]:

@@ -18,6 +18,7 @@ import torch
 
 from ...lowering.ir import Axis, Buffer, Store, Value, is_plain_load, numel
 from ...lowering.patterns import Same, match, op
+from ...lowering.primitives import COMPARISONS, EXACT
 from ...lowering.rewrite import tidy
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..gelu import derivative, gelu, plus_one
@@ -34,12 +35,7 @@ _TEXTS = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
-    "eq": "{0} == {1}",
-    "ne": "{0} != {1}",
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "gt": "{0} > {1}",
-    "ge": "{0} >= {1}",
+    **{name: f"{{0}} {row.infix} {{1}}" for name, row in COMPARISONS.items()},
     "logical_and": "{0} && {1}",
     "logical_or": "{0} || {1}",
     "neg": "-{0}",
@@ -58,7 +54,6 @@ _CALLS = {
 }
 _OWN = frozenset(("exp2_", "sigmoid", "tanh_", "maximum", "minimum"))
 _POLYNOMIALS = frozenset(("gelu", "gelu_derivative", "erf_plus_1"))
-_EXACT = frozenset("where maximum minimum relu neg abs".split())  # in half precision as in float32
 _SIGMOID = op("div", Same("number"), op("add", op("exp", Same("power")), 1))
 
 
@@ -171,7 +166,7 @@ class Epilogue:
         args = [self._value(arg) for arg in value.args]
         if value.op == "cast":
             return self._cast(value, args[0])
-        if value.dtype in (torch.float16, torch.bfloat16) and value.op not in _EXACT:
+        if value.dtype in (torch.float16, torch.bfloat16) and value.op not in EXACT:
             raise NotPrintable(f"{value.op} rounded to {value.dtype}")
         if value.op in _TEXTS:
             return self._let(value, _TEXTS[value.op], *args)

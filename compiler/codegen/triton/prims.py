@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from ...errors import InternalError
-from ...lowering.primitives import PRIMS, REDUCTIONS, form_on
+from ...lowering.primitives import COMPARISONS, INFIX, PRIMS, REDUCTIONS, form_on
 from .dtypes import TType, highest, literal, lowest, typed
 
 __all__ = [
@@ -134,9 +134,6 @@ HELPERS = {
 # For machines without that instruction.
 OLDER = {"_round_bfloat16": f"@triton.jit\ndef _round_bfloat16(x):\n{_ROUND}\n"}
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-
 
 def materialised(x: Operand) -> str:
     """The operand as a tensor or scalar of exactly its type, for functions that take no bare numbers."""
@@ -174,7 +171,7 @@ def expression(op: str, ttype: TType, args: list[Operand], need: Need) -> str:
     op = form_on(op, a.t.kind == "bool", a.t.is_float)
     if op == "identity":
         return a.text
-    if op in _COMPARE:
+    if op in COMPARISONS:
         return _comparison(op, *args)
     written = _OPERATORS.get(op)
     return written(ttype, *args) if written is not None else _function(op, ttype, args, need)
@@ -182,8 +179,8 @@ def expression(op: str, ttype: TType, args: list[Operand], need: Need) -> str:
 
 def _comparison(op: str, a: Operand, b: Operand) -> str:
     if _in_32_bits([a, b]):
-        return f"{a.narrow or a.text} {_COMPARE[op]} {b.narrow or b.text}"
-    return f"{a.text} {_COMPARE[op]} {b.text}"
+        return f"{a.narrow or a.text} {COMPARISONS[op].infix} {b.narrow or b.text}"
+    return f"{a.text} {COMPARISONS[op].infix} {b.text}"
 
 
 def _infix(sign: str) -> Callable[..., str]:
@@ -225,7 +222,7 @@ def _narrowed(text: str, ttype: TType) -> str:
 
 # primitives that operators of the language write -> the text, of the result's type and the operands
 _OPERATORS: dict[str, Callable[..., str]] = {
-    **{op: _infix(sign) for op, sign in _INFIX.items()},
+    **{op: _infix(sign) for op, sign in INFIX.items()},
     **dict.fromkeys(
         ("where", "masked"), lambda t, c, a, b: f"tl.where({_as_bool(c)}, {materialised(a)}, {materialised(b)})"
     ),

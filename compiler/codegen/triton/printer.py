@@ -47,7 +47,8 @@ from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, print_product
 from .rows import print_rows
 from .split import is_variance, print_split
-from .values import NONE, Names, Tile, Values, stored
+from ..guarded import stored
+from .values import NONE, Names, Tile, Values
 
 __all__ = ["Printer", "header_of", "without_locals", "with_stored_values"]
 

@@ -9,7 +9,8 @@ from ...lowering.ir import numel
 from ...symbolic.expr import integer
 from .dtypes import ttype
 from .layout import runs_of
-from .values import Names, stored
+from ..guarded import stored
+from .values import Names
 
 __all__ = ["print_rows"]
 

@@ -9,7 +9,8 @@ import torch
 from ...lowering.ir import Acc, Stage
 from .dtypes import ttype
 from .prims import Operand, conversion, reduce_identity
-from .values import Names, stored
+from ..guarded import stored
+from .values import Names
 
 __all__ = ["HELPERS", "scan_loop"]
 

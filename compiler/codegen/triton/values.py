@@ -12,27 +12,21 @@ from typing import Callable, ClassVar, Iterable
 import torch
 
 from ...lowering.ir import Axis, Buffer, Value, indirect_values, is_plain_load
+from ...lowering.primitives import EXACT
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
-from ..guarded import Guard, GuardedValues
+from ..guarded import Guard, GuardedValues, stored
 from .cheap import cheap_expression, short_form, short_text
 from .dtypes import literal, ttype
 from .indices import index_text
 from .prims import Operand, conversion, expression, materialised, rounded
 
-__all__ = ["Names", "Tile", "Values", "stored"]
+__all__ = ["Names", "Tile", "Values"]
 
 NONE: frozenset[str] = frozenset()
 # bits that are read at once: words where a loop reads ahead, for which the hardware wants four bytes
 BYTE, WORD = (8, 32)
 # "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
 LOOPED = frozenset("rs")
-
-
-def stored(value: Value) -> Value:
-    """What has to be computed for a store of `value`: the store itself rounds to a low precision type."""
-    if value.op == "cast" and ttype(value.dtype).low_precision and value.args[0].dtype == torch.float32:
-        return value.args[0]
-    return value
 
 
 @dataclass(frozen=True)
@@ -211,7 +205,7 @@ class Values(GuardedValues):
             else (cheap_expression(value, t, args, self.need, self.backend) if self._rough(value) else None)
             or expression(value.op, t, args, self.need)
         )
-        if t.low_precision and value.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
+        if t.low_precision and value.op not in EXACT:
             text = rounded(f"({text})", t)  # an operator of a low precision type rounds its result
         return self._let(value.op, text, value, dims)
 

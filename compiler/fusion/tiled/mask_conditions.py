@@ -12,13 +12,11 @@ from typing import Any, Callable
 
 import torch
 
-from ...lowering.ir import COMPARISONS, Value, cast, const, is_const, make, prim
+from ...lowering.ir import Value, cast, const, is_const, make, prim
+from ...lowering.primitives import COMPARISONS
 from ...lowering.rewrite import mapped
 
 __all__ = ["normal_form", "negated"]
-
-_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
 def normal_form(score: Value) -> Value:
@@ -27,8 +25,8 @@ def normal_form(score: Value) -> Value:
 
 
 def negated(value: Value) -> Value:
-    if value.op in _OPPOSITE and not value.args[0].dtype.is_floating_point:
-        return prim(_OPPOSITE[value.op], *value.args)
+    if value.op in COMPARISONS and not value.args[0].dtype.is_floating_point:
+        return prim(COMPARISONS[value.op].opposite, *value.args)
     if value.op in ("logical_and", "logical_or"):  # (what holds of tiles is read off terms that all hold)
         return prim("logical_or" if value.op == "logical_and" else "logical_and", *map(negated, value.args))
     return (
@@ -66,9 +64,9 @@ def _comparison(value: Value, args: tuple[Value, ...]) -> Value:
     """With a number on the right, which decides a choice between two numbers."""
     op, (a, b) = value.op, args
     if a.is_const:
-        a, b, op = b, a, _MIRRORED[op]
+        a, b, op = b, a, COMPARISONS[op].mirrored
     if b.is_const:
-        number, test = b.attr, COMPARISONS[op]
+        number, test = b.attr, COMPARISONS[op].holds
         found = _condition(a, lambda x: test(x, number))
         if found is not None:
             return found

@@ -23,7 +23,8 @@ from ..prims import Operand
 from ...kernel_sources import Function
 from .factors import by_powers_of_two, needed, scaled, where_all_hold
 from .row_tiles import F32, RowTiles
-from ..values import Names, Values, stored
+from ...guarded import stored
+from ..values import Names, Values
 
 __all__ = ["ContractionPrinter", "KeyTile"]
 
