@@ -6,13 +6,14 @@ conditions around them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Container, Iterable
 
 import torch
 
 from ..lowering.ir import Value, walk
 
-__all__ = ["Guard", "GuardedValues", "stored"]
+__all__ = ["FreshNames", "Guard", "GuardedValues", "stored"]
 
 Guard = tuple  # of Values, outermost condition first
 
@@ -21,6 +22,19 @@ def stored(value: Value) -> Value:
     """What has to be computed for a store of `value`: the store itself rounds to a low precision type."""
     rounds = value.op == "cast" and value.dtype.is_floating_point and value.dtype.itemsize <= 2
     return value.args[0] if rounds and value.args[0].dtype == torch.float32 else value
+
+
+@dataclass(kw_only=True)
+class FreshNames:
+    """Counts for new names of variables, and what each stands for."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)  # variable -> aten node, for readers
+
+    def fresh(self, stem: str) -> str:
+        n = self.counts.get(stem, 0)
+        self.counts[stem] = n + 1
+        return f"{stem}_{n}"
 
 
 class GuardedValues:

@@ -17,6 +17,7 @@ from ..errors import InternalError
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
 from ..lowering.ir import Buffer
 from ..lowering.lowered import Param
+from ..lowering.ref import all_same
 from ..base.quoting import comment, identifier
 from ..base import unseen_writes
 from ..symbolic.expr import Expr, as_expr
@@ -363,17 +364,14 @@ def is_whole(schedule: Schedule, spec: OutputSpec) -> bool:
     """Whether an output that lies in a buffer of the plan, no view to autograd, is all that is returned of it."""
     base, shape, stride, offset = spec.value
 
-    def same(x: Any, y: Any) -> bool:
-        return len(x) == len(y) and all(as_expr(m) is as_expr(n) for m, n in zip(x, y))
-
     return (
         isinstance(base, Buffer)
         and spec.detached is not False
         and spec.dtype is None
         and base.name not in schedule.constants
         and as_expr(offset) is as_expr(0)
-        and same(shape, base.shape)
-        and same(stride, base.stride)
+        and all_same(shape, base.shape)
+        and all_same(stride, base.stride)
         and sum(1 for output in schedule.outputs if _base_of(output) is base) == 1
     )
 

@@ -9,13 +9,13 @@ computed: (A B)^T = B^T A^T.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Iterable, Sequence
+from typing import Iterable, Sequence
 
 import torch
 
 from ..lowering.ir import Buffer, LoopNest, loaded
 from ..lowering.lowered import Extern, LoweredStep, View
-from ..lowering.ref import contiguous_strides
+from ..lowering.ref import all_same, contiguous_strides
 from ..lowering.rewrite import positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, symbol
 from .memory.placed_copies import whole_source
@@ -119,7 +119,7 @@ def _widened(extern: Extern, cast: LoopNest, is_read: bool) -> list[LoweredStep]
             for x, arg in zip("ab", reversed(extern.args))
         )
         steps += [View(arg, b) for arg, b in zip(args, reversed(extern.args))]
-    if not _same(out.shape, (m, n)) or not _same(out.stride, (n, 1)):
+    if not all_same(out.shape, (m, n)) or not all_same(out.stride, (n, 1)):
         if is_read:
             return None  # (what is written under another name is not known to be made by anyone)
         out = Buffer(f"{out.name}_product", out.dtype, (m, n), contiguous_strides((m, n)), "global", out.device)
@@ -136,7 +136,3 @@ def _order(at: Expr, m: int, n: int) -> str | None:
         return None
     by = at.coeff("row"), at.coeff("column")
     return "rows" if by == (as_expr(n), ONE) else "columns" if by == (ONE, as_expr(m)) else None
-
-
-def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return len(a) == len(b) and all(as_expr(x) is as_expr(y) for x, y in zip(a, b))

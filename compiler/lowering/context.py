@@ -16,6 +16,7 @@ from ..ops import philox
 from ..symbolic.expr import as_expr, ceildiv, maybe_int
 from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, is_position, load, prim, reduced_dtype
 from .lowered import Extern, LoweredStep, Param, View
+from .promote import compute_dtype, operand, rounded
 from .rule_table import NoRule
 from .buffer_strides import (
     aligned_rows,
@@ -169,6 +170,15 @@ class Lowering:
         idx = flat_index(b.shape, b.stride)
         self.steps.append(LoopNest(b, axes, idx, value, domain=axes, origins=self.origins(), lines=self.lines()))
         return Ref(b.shape, dtype, load(b, idx))
+
+    def operands(self, *xs: Ref | Scalar) -> list[Value]:
+        """Operands in the dtype that the node computes in: its own, or float32 for low precision."""
+        dtype = compute_dtype(self.meta().dtype)
+        return [operand(x, dtype) for x in xs]
+
+    def rounded(self, value: Value) -> Ref:
+        """What the node computes of its `operands`, as its own result."""
+        return self.pointwise(rounded(value, self.meta().dtype))
 
     def pointwise(self, value: Value, k: int | None = None) -> Ref:
         """`value` as the node's own result (or its k-th): shape, dtype and strides from the node."""

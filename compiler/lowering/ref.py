@@ -23,6 +23,7 @@ __all__ = [
     "is_empty",
     "shape_of",
     "same",
+    "all_same",
     "is_one",
     "is_tensor",
     "plain_size",
@@ -81,6 +82,11 @@ def shape_of(sizes: Sequence[Any]) -> tuple:
 def same(a: Any, b: Any) -> bool:
     """Whether two sizes are known to be equal."""
     return a == b if type(a) is int and type(b) is int else as_expr(a) is as_expr(b)
+
+
+def all_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether as many sizes, or strides, are known to be equal one by one."""
+    return len(a) == len(b) and all(map(same, a, b))
 
 
 def is_one(s: Any) -> bool:

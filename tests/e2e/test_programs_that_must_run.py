@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 import tcompile
 
+from .cell_library import train
+
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -323,17 +325,6 @@ def test_mark_dynamic():
 
 
 # --- training -----------------------------------------------------------------------------------------------------
-def library_train(model, opt, data):
-    losses = []
-    for x, y in data:
-        opt.zero_grad()
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
-    return losses
-
-
 def test_gradients_are_eagers():
     import copy
 
@@ -341,8 +332,8 @@ def test_gradients_are_eagers():
     a = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
     b = copy.deepcopy(a)
     data = [(torch.randn(5, 8), torch.randn(5, 4)) for _ in range(6)]
-    want = library_train(a, torch.optim.SGD(a.parameters(), 0.1), data)
-    got = library_train(tcompile.compile(b), torch.optim.SGD(b.parameters(), 0.1), data)
+    want = train(a, torch.optim.SGD(a.parameters(), 0.1), data)
+    got = train(tcompile.compile(b), torch.optim.SGD(b.parameters(), 0.1), data)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     for p, q in zip(a.parameters(), b.parameters()):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
@@ -353,7 +344,7 @@ def test_training_loop_in_a_library_function_is_seen_by_the_hook():
     m = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
     data = [(torch.randn(5, 8), torch.randn(5, 4)) for _ in range(4)]
     with tcompile.record() as r, tcompile.enable():
-        library_train(m, torch.optim.SGD(m.parameters(), 0.1), data)
+        train(m, torch.optim.SGD(m.parameters(), 0.1), data)
     report = r.report()
     assert any("linear" in g.graph_module.code for g in report.graphs)  # the model's forward, inside the loop's body
 

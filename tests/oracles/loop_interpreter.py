@@ -101,7 +101,7 @@ def _prim(name: str) -> Callable:
     return _PRIMS.get(name) or getattr(torch, name, None) or getattr(torch.special, name)
 
 
-def _flat(t: torch.Tensor) -> torch.Tensor:
+def flat(t: torch.Tensor) -> torch.Tensor:
     span = 1 + sum((s - 1) * st for s, st in zip(t.shape, t.stride())) if t.numel() else 0
     return torch.as_strided(t, (span,), (1,), t.storage_offset())
 
@@ -115,7 +115,7 @@ def run_kernel(
 ) -> None:
     """Run one kernel on tensors; the outputs are written."""
     mem = {
-        b: mask_bits.unpacked(_flat(t)) if b.bits else _flat(t)
+        b: mask_bits.unpacked(flat(t)) if b.bits else flat(t)
         for b, t in zip((*kernel.inputs, *kernel.outputs), (*inputs, *outputs))
     }
     env: dict[str, Any] = {s.name: n for s, n in zip(kernel.sizes, sizes)}
@@ -135,7 +135,7 @@ def run_kernel(
         _Stage(kernel, stage, env, outer_sizes, inner_sizes, mem, accs, scalars).run()
     for b, t in zip(kernel.outputs, outputs):
         if b.bits:
-            _flat(t).view(torch.uint8).copy_(mask_bits.packed(mem[b]))
+            flat(t).view(torch.uint8).copy_(mask_bits.packed(mem[b]))
 
 
 class _Stage:
@@ -353,7 +353,7 @@ class _Run:
             block = (
                 self.blocks[step.reuse]
                 if step.reuse in self.blocks
-                else _flat(self.tensors[step.reuse]).view(torch.uint8)
+                else flat(self.tensors[step.reuse]).view(torch.uint8)
             )
             assert block.numel() >= n, f"{b!r} does not fit in the memory of {step.reuse!r}"
         self.blocks[b] = block

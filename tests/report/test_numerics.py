@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tcompile
 import torch
+from tcompile.compiler.config import Options
+from tcompile.compiler.report.numerics import check_calls, check_graph
 
 
 def chain(x, w):
@@ -33,39 +35,28 @@ def test_what_follows_from_random_numbers_is_compared_with_the_same_ones() -> No
     assert drawn and all("random numbers" in n.why for n in drawn)
 
 
-def test_a_wrong_kernel_behind_random_numbers_is_found() -> None:
+def verdicts_with_a_sine_for_each_cosine(f) -> dict[str, str]:
+    """Operator -> what the check says of it, where lowering is wrong."""
+
     def wrong_lowering(aten, opts):
         for n in aten.calls():
             if n.target is torch.ops.aten.cos.default:
                 n.target = torch.ops.aten.sin.default
         return tcompile.stages.original("lowering")(aten, opts=opts)
 
-    aten = tcompile.explain(lambda x: torch.cos(torch.rand_like(x) + x))(torch.randn(64)).graphs[0].aten
-    from tcompile.compiler.config import Options
-    from tcompile.compiler.report.numerics import check_graph
-
+    aten = tcompile.explain(f)(torch.randn(64)).graphs[0].aten
     with tcompile.stages.replace("lowering", wrong_lowering):
         rows = check_graph(aten, [torch.randn(64)], Options.make())
-    assert {n.op: n.verdict for n in rows}["aten.cos.default"] == "diverges"
+    return {n.op: n.verdict for n in rows}
+
+
+def test_a_wrong_kernel_behind_random_numbers_is_found() -> None:
+    verdicts = verdicts_with_a_sine_for_each_cosine(lambda x: torch.cos(torch.rand_like(x) + x))
+    assert verdicts["aten.cos.default"] == "diverges"
 
 
 def test_a_wrong_stage_is_found_at_its_node() -> None:
-    def wrong_lowering(aten, opts):
-        for n in aten.calls():
-            if n.target is torch.ops.aten.cos.default:
-                n.target = torch.ops.aten.sin.default
-        return tcompile.stages.original("lowering")(aten, opts=opts)
-
-    def f(x):
-        return torch.cos(x * 2) + 1
-
-    aten = tcompile.explain(f)(torch.randn(64)).graphs[0].aten
-    from tcompile.compiler.config import Options
-    from tcompile.compiler.report.numerics import check_graph
-
-    with tcompile.stages.replace("lowering", wrong_lowering):
-        rows = check_graph(aten, [torch.randn(64)], Options.make())
-    verdicts = {n.op: n.verdict for n in rows}
+    verdicts = verdicts_with_a_sine_for_each_cosine(lambda x: torch.cos(x * 2) + 1)
     assert verdicts["aten.mul.Tensor"] in ("same", "close") and verdicts["aten.cos.default"] == "diverges"
 
 
@@ -91,9 +82,6 @@ def test_a_training_step_is_compared_by_its_forward_graphs() -> None:
     with tcompile.record() as recorded:
         step(torch.randn(8, 16)).backward()
         optimizer.step()
-    from tcompile.compiler.config import Options
-    from tcompile.compiler.report.numerics import check_calls
-
     report = recorded.report()
     assert any("backward" in g.name for g in report.graphs)
     check_calls(recorded.calls, report, Options.make())
@@ -105,9 +93,6 @@ def test_a_graph_that_can_not_be_run_again_says_why() -> None:
     table, index = torch.randn(4, 8), torch.tensor([3])
     with tcompile.record() as recorded:
         tcompile.compile(lambda t, i: torch.index_select(t, 0, i) * 2)(table, index)
-    from tcompile.compiler.config import Options
-    from tcompile.compiler.report.numerics import check_calls
-
     index.fill_(99)
     report = recorded.report()
     check_calls(recorded.calls, report, Options.make())

@@ -1,7 +1,9 @@
-"""Small schedules by hand: what fusion hands to code generation."""
+"""Small schedules by hand: what fusion hands to code generation; and programs that stand for a compiler."""
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,13 @@ from tcompile.compiler.runtime.compiled_graph import CompiledGraph
 from tcompile.compiler.symbolic.expr import symbol
 
 i0, n0, s0 = symbol("i0"), symbol("n0"), symbol("s0")
+
+
+def script(path: Path, text: str) -> str:
+    """A program in the shell's language, as its path."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
 
 
 def flat(name: str, n: Any, dtype: torch.dtype = torch.float32, kind: str = "input") -> Buffer:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -17,17 +16,11 @@ from tcompile.compiler.errors import ToolchainError
 from tcompile.compiler.runtime.build_graph import build
 from tcompile.compiler.runtime.toolchain import find
 
-from .helper import chain_schedule, compiled
+from .helper import chain_schedule, compiled, script
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 x = torch.randn(10)
-
-
-def script(path, text):
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
 
 
 def test_no_compiler_is_a_clear_error(monkeypatch, tmp_path):

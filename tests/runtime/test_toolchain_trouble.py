@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import resource
-import stat
 import tempfile
 
 import pytest
@@ -17,6 +16,8 @@ from tcompile.compiler import events
 from tcompile.compiler.base import forks
 from tcompile.compiler.errors import RejectedKernel, ToolchainError
 from tcompile.compiler.runtime import cache, cpu_kernels, toolchain, waiting
+
+from .helper import chain_schedule, script
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -55,12 +56,6 @@ def trouble(monkeypatch, tmp_path):
     monkeypatch.setattr(waiting, "_said", set())
     monkeypatch.delenv("CXX", raising=False)
     return monkeypatch
-
-
-def script(path, text):
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
 
 
 class Program:
@@ -361,8 +356,6 @@ def test_kernels_for_a_gpu_fail_on_the_same_road(trouble):
     from tcompile.compiler.config import Options
     from tcompile.compiler.runtime import build_graph as runtime
     from tcompile.compiler.runtime.gpu import gpu_graph as gpu
-
-    from .helper import chain_schedule
 
     tried = []
 

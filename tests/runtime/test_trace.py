@@ -1,11 +1,11 @@
 """The clock over compiled calls: what it sees of a call, that it changes nothing, and what it costs."""
 
-import time
-
 import pytest
 import tcompile
 import torch
 from tcompile.compiler.runtime.trace import available, trace
+
+from ..pace import seconds
 
 pytestmark = pytest.mark.skipif(not available(), reason="the C extension is not built")
 
@@ -107,11 +107,6 @@ def test_a_traced_call_of_a_millisecond_costs_at_most_twice_its_time():
     compiled = tcompile.compile(f)
     x = torch.randn(512, 128)
     compiled(x)
-
-    def seconds(run):
-        t0 = time.perf_counter()
-        run()
-        return time.perf_counter() - t0
 
     plain, traced = [], []
     for _ in range(15):

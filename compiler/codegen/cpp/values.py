@@ -19,7 +19,7 @@ import torch
 from ...lowering.ir import Buffer, Store, Value, const, has_op, indirect_values
 from ...lowering.primitives import EXACT
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
-from ..guarded import Guard, GuardedValues, stored
+from ..guarded import FreshNames, Guard, GuardedValues, stored
 from .dtypes import CType, ctype, literal
 from .moves import BITS
 from .pieces import PIECES, in_long_pieces, piece_text, split_index, step_in_pieces
@@ -47,20 +47,13 @@ SHORT_LANE_IDS = "INLINE vi32 short_lane_ids() { vi32 v; UNROLL for (int k = 0; 
 
 
 @dataclass
-class Scope:
-    """What is known while a kernel is printed: names of values that are in scope, and a count for new names."""
+class Scope(FreshNames):
+    """What is known while a kernel is printed, above all the names of values that are in scope."""
 
     support: Support
     names: dict[tuple, tuple[str, ...]] = field(default_factory=dict)  # (value id, guard ids) -> text per copy
     levels: dict[tuple, int] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
-    origins: dict[str, str] = field(default_factory=dict)  # variable -> aten node, for readers
-
-    def fresh(self, stem: str) -> str:
-        n = self.counts.get(stem, 0)
-        self.counts[stem] = n + 1
-        return f"{stem}_{n}"
 
     def leave(self, level: int) -> None:
         """Forget the names of levels above `level`."""

@@ -14,7 +14,7 @@ import torch
 from ...lowering.ir import Axis, Buffer, Value, indirect_values, is_plain_load
 from ...lowering.primitives import EXACT
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
-from ..guarded import Guard, GuardedValues, stored
+from ..guarded import FreshNames, Guard, GuardedValues, stored
 from .cheap import cheap_expression, short_form, short_text
 from .dtypes import literal, ttype
 from .indices import index_text
@@ -61,17 +61,10 @@ def _are_neighbours(expr: Expr, tile: Tile, n: int) -> bool:
 
 
 @dataclass
-class Names:
-    """Values that are in scope, and counts for new names."""
+class Names(FreshNames):
+    """Values that are in scope."""
 
     known: dict[tuple, Operand] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)  # variable -> aten node, for readers
-
-    def fresh(self, stem: str) -> str:
-        n = self.counts.get(stem, 0)
-        self.counts[stem] = n + 1
-        return f"{stem}_{n}"
 
     def forget(self, dim: str) -> None:
         """Names of a loop's body end with the loop."""

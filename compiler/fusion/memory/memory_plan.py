@@ -15,9 +15,10 @@ import torch
 
 from ...lowering.ir import Buffer, Kernel, Value, loads, walk
 from ...lowering.lowered import Extern, LoweredGraph, View
+from ...lowering.ref import all_same, same
 from ...ops.collectives import communicates, waits
 from ...ops.raising import KEEP_BYTES, may_raise
-from ...symbolic.expr import Expr, as_expr, integer
+from ...symbolic.expr import Expr, integer
 from ..domain import size_hint
 from ..inline import buffers_read
 from ..schedule import Alloc, Free, Launch, Step
@@ -339,12 +340,8 @@ def _is_dense(buffer: Buffer) -> bool:
 
 
 def same_layout(buffer: Buffer, b: Buffer) -> bool:
-    return (
-        len(buffer.shape) == len(b.shape)
-        and all(as_expr(size) is as_expr(y) for size, y in zip(buffer.shape, b.shape))
-        and all(
-            as_expr(stride) is as_expr(y) for size, stride, y in zip(buffer.shape, buffer.stride, b.stride) if size != 1
-        )
+    return all_same(buffer.shape, b.shape) and all(
+        same(stride, y) for size, stride, y in zip(buffer.shape, buffer.stride, b.stride) if size != 1
     )
 
 

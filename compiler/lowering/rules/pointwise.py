@@ -15,37 +15,27 @@ from ..primitives import PRIMS
 from ..context import BETWEEN, Lowering
 from ..rule_table import RULES, NoRule, rule
 from ..buffer_strides import same_strides, strides_of
-from ..promote import compute_dtype, operand, result_type, rounded
+from ..promote import compute_dtype, operand, result_type
 from ..ref import Ref, ranges_of, strided
 
 C = const
-
-
-def _out(lo: Lowering, value: Value) -> Ref:
-    return lo.pointwise(rounded(value, lo.meta().dtype))
-
-
-def _math(lo: Lowering, *xs: Any) -> list[Value]:
-    """Operands in the dtype that the node computes in: its own, or float32 for low precision."""
-    dt = compute_dtype(lo.meta().dtype)
-    return [operand(x, dt) for x in xs]
 
 
 def _elementwise(name: str) -> Callable:
     """The rule of an operator that is one primitive on operands of its own dtype."""
 
     def f(lo: Lowering, node: Any, *xs: Any) -> Ref:
-        values = _math(lo, *xs)
+        values = lo.operands(*xs)
         if values[0].dtype == torch.bool and not PRIMS[name].on_bool:
             raise NoRule("on bools")
-        return _out(lo, prim(name, *values))
+        return lo.rounded(prim(name, *values))
 
     return f
 
 
 @rule("aten.logical_not.default")
 def logical_not(lo: Lowering, node: Any, x: Ref) -> Ref:
-    return _out(lo, prim("logical_not", cast(x.value, torch.bool)))
+    return lo.rounded(prim("logical_not", cast(x.value, torch.bool)))
 
 
 @rule("aten.isnan.default", "aten.isinf.default", "aten.signbit.default")
@@ -53,18 +43,18 @@ def is_special(lo: Lowering, node: Any, x: Ref) -> Ref:
     name = node.target._schema.name.split("::")[1]
     v = operand(x, compute_dtype(x.dtype))
     if not v.dtype.is_floating_point:
-        return _out(
-            lo, prim("lt", v, C(0, v.dtype)) if name == "signbit" and v.dtype != torch.bool else C(False, torch.bool)
+        return lo.rounded(
+            prim("lt", v, C(0, v.dtype)) if name == "signbit" and v.dtype != torch.bool else C(False, torch.bool)
         )
-    return _out(lo, prim(name, v))
+    return lo.rounded(prim(name, v))
 
 
 @rule("aten.isposinf.default", "aten.isneginf.default")
 def signed_inf(lo: Lowering, node: Any, x: Ref) -> Ref:
     v = operand(x, compute_dtype(x.dtype))
     if not v.dtype.is_floating_point:
-        return _out(lo, C(False, torch.bool))
-    return _out(lo, prim("eq", v, C(math.inf if "pos" in node.target._schema.name else -math.inf, v.dtype)))
+        return lo.rounded(C(False, torch.bool))
+    return lo.rounded(prim("eq", v, C(math.inf if "pos" in node.target._schema.name else -math.inf, v.dtype)))
 
 
 # ---- copies and conversions
@@ -118,32 +108,32 @@ def _converted(lo: Lowering, a: Any, b: Any) -> list[Value]:
 @rule("aten.add.Tensor")
 def add(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
-    return _out(lo, prim("add", x, y))
+    return lo.rounded(prim("add", x, y))
 
 
 @rule("aten.sub.Tensor")
 def sub(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
-    return _out(lo, prim("sub", x, y))
+    return lo.rounded(prim("sub", x, y))
 
 
 @rule("aten.div.Tensor_mode")
 def div_mode(lo: Lowering, node: Any, a: Any, b: Any, *, rounding_mode: str | None) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = lo.operands(a, b)
     name = {None: "div", "trunc": "div_trunc", "floor": "div_floor"}[rounding_mode]
-    return _out(lo, prim(name, x, _divisor(lo, x, y, b)))
+    return lo.rounded(prim(name, x, _divisor(lo, x, y, b)))
 
 
 @rule("aten.remainder.Tensor", "aten.remainder.Scalar")
 def remainder(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
-    return _out(lo, prim("remainder", x, _divisor(lo, x, y, b)))
+    return lo.rounded(prim("remainder", x, _divisor(lo, x, y, b)))
 
 
 @rule("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
-    return _out(lo, prim("fmod", x, _divisor(lo, x, y, b)))
+    return lo.rounded(prim("fmod", x, _divisor(lo, x, y, b)))
 
 
 def _divisor(lo: Lowering, x: Value, value: Value, b: Any) -> Value:
@@ -163,21 +153,21 @@ def pow_tensor(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
     if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool):
         raise NoRule("integer power")
-    return _out(lo, prim("pow", x, y))
+    return lo.rounded(prim("pow", x, y))
 
 
 @rule("aten.pow.Tensor_Scalar")
 def pow_scalar(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
-    (x,) = _math(lo, a)
+    (x,) = lo.operands(a)
     if isinstance(b, (int, float)):
         r = _power(x, b)
         if r is not None:
-            return _out(lo, r)
+            return lo.rounded(r)
     if not x.dtype.is_floating_point and (
         lo._device().type != "cpu" or x.dtype == torch.bool or not isinstance(b, int) or b < 0
     ):
         raise NoRule("integer power")
-    return _out(lo, prim("pow", *_converted(lo, a, b)))
+    return lo.rounded(prim("pow", *_converted(lo, a, b)))
 
 
 def _power(x: Value, b: float) -> Value | None:
@@ -214,18 +204,18 @@ def fmax(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 
 @rule("aten.nextafter.default")
 def nextafter(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = lo.operands(a, b)
     if x.dtype != lo.meta().dtype:
         raise NoRule("the next number of a type that is computed in float32")
-    return _out(lo, prim("nextafter", x, y))
+    return lo.rounded(prim("nextafter", x, y))
 
 
 def _shift(name: str) -> Callable:
     def f(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
-        x, y = _math(lo, a, b)
+        x, y = lo.operands(a, b)
         if x.dtype.is_floating_point or x.dtype == torch.bool:
             raise NoRule("shift of floats")
-        return _out(lo, prim(name, x, y))
+        return lo.rounded(prim(name, x, y))
 
     return f
 
@@ -244,7 +234,7 @@ def _compare(name: str) -> Callable:
             dt = torch.get_default_dtype()
         x, y = _of_one_dtype(lo, dt, a, b)
         truth = _decided(name, x, y, lo)
-        return _out(lo, prim(name, x, y) if truth is None else C(truth, torch.bool))
+        return lo.rounded(prim(name, x, y) if truth is None else C(truth, torch.bool))
 
     return f
 
@@ -264,7 +254,7 @@ for _name in _RELATIONS:
 
 def _logical(name: str) -> Callable:
     def f(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref:
-        return _out(lo, prim(name, operand(a, torch.bool), operand(b, torch.bool)))
+        return lo.rounded(prim(name, operand(a, torch.bool), operand(b, torch.bool)))
 
     return f
 
@@ -275,10 +265,10 @@ for _name in ("logical_and", "logical_or", "logical_xor"):
 
 @rule("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self")
 def xlogy(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = lo.operands(a, b)
     zero = C(0, x.dtype)
     r = prim("where", prim("eq", x, zero), zero, prim("mul", x, prim("log", y)))
-    return _out(lo, prim("where", prim("isnan", y), y, r))
+    return lo.rounded(prim("where", prim("isnan", y), y, r))
 
 
 # ---- three operands
@@ -291,8 +281,8 @@ def where(lo: Lowering, node: Any, cond: Ref, a: Any, b: Any) -> Ref:
 # ---- activations
 @rule("aten.erf.default")
 def erf(lo: Lowering, node: Any, x: Ref) -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, prim(_gelu_s_erf(lo, v) if _inside_gelu(node) else "erf", v))
+    (v,) = lo.operands(x)
+    return lo.rounded(prim(_gelu_s_erf(lo, v) if _inside_gelu(node) else "erf", v))
 
 
 def _gelu_s_erf(lo: Lowering, v: Value) -> str:
@@ -318,22 +308,22 @@ def _inside_gelu(node: Any) -> bool:
 
 @rule("aten.threshold_backward.default")
 def threshold_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, t: Any) -> Ref:
-    g, v = _math(lo, grad, x)
-    return _out(lo, prim("where", prim("le", v, operand(t, v.dtype)), C(0, v.dtype), g))
+    g, v = lo.operands(grad, x)
+    return lo.rounded(prim("where", prim("le", v, operand(t, v.dtype)), C(0, v.dtype), g))
 
 
 @rule("aten.sigmoid_backward.default", "aten.tanh_backward.default")
 def gate_backward(lo: Lowering, node: Any, grad: Ref, y: Ref) -> Ref:
-    g, v = _math(lo, grad, y)
+    g, v = lo.operands(grad, y)
     one = C(1, v.dtype)
     if "sigmoid" in node.target._schema.name:
-        return _out(lo, prim("mul", g, prim("mul", prim("sub", one, v), v)))
-    return _out(lo, prim("mul", g, prim("sub", one, prim("mul", v, v))))
+        return lo.rounded(prim("mul", g, prim("mul", prim("sub", one, v), v)))
+    return lo.rounded(prim("mul", g, prim("sub", one, prim("mul", v, v))))
 
 
 @rule("aten.gelu_backward.default")
 def gelu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, *, approximate: str = "none") -> Ref:
-    g, v = _math(lo, grad, x)
+    g, v = lo.operands(grad, x)
 
     def c(k: float) -> Value:
         return C(k, v.dtype)
@@ -345,14 +335,14 @@ def gelu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, *, approximate: st
             c(0.5 * math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5),
             prim("exp", prim("mul", prim("mul", v, v), c(-0.5))),
         )
-        return _out(lo, prim("mul", g, prim("add", cdf, prim("mul", v, pdf))))
+        return lo.rounded(prim("mul", g, prim("add", cdf, prim("mul", v, pdf))))
     beta, kappa = math.sqrt(2.0 / math.pi), 0.044715
     sq = prim("mul", v, v)
     t = prim("tanh", prim("mul", c(beta), prim("add", v, prim("mul", c(kappa), prim("mul", sq, v)))))
     left = prim("mul", c(0.5), prim("add", c(1.0), t))
     inner = prim("mul", c(beta), prim("add", c(1.0), prim("mul", c(3 * kappa), sq)))
     right = prim("mul", prim("mul", prim("mul", c(0.5), v), prim("sub", c(1.0), prim("mul", t, t))), inner)
-    return _out(lo, prim("mul", g, prim("add", left, right)))
+    return lo.rounded(prim("mul", g, prim("add", left, right)))
 
 
 # ---- all others are the primitive of their name

@@ -89,32 +89,27 @@ def _float(lo: Lowering) -> torch.dtype:
     return compute_dtype(dtype)
 
 
-def _out(lo: Lowering, value: Value) -> Ref:
-    return lo.pointwise(rounded(value, lo.meta().dtype))
-
-
 @rule("aten.rand.default", "aten.rand_like.default")
 def rand(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    return _out(lo, _Stream(lo, lo.out_shape()).uniform(_float(lo), result=lo.meta().dtype))
+    return lo.rounded(_Stream(lo, lo.out_shape()).uniform(_float(lo), result=lo.meta().dtype))
 
 
 @rule("aten.randn.default", "aten.randn_like.default")
 def randn(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    return _out(lo, _Stream(lo, lo.out_shape()).normal(_float(lo)))
+    return lo.rounded(_Stream(lo, lo.out_shape()).normal(_float(lo)))
 
 
 @rule("aten.uniform.default")
 def uniform(lo: Lowering, node: Any, x: Ref, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Ref:
     d = _float(lo)
     u = _Stream(lo, lo.out_shape(), generator).uniform(d, result=lo.meta().dtype)
-    return _out(lo, prim("add", prim("mul", u, prim("sub", operand(high, d), operand(low, d))), operand(low, d)))
+    return lo.rounded(prim("add", prim("mul", u, prim("sub", operand(high, d), operand(low, d))), operand(low, d)))
 
 
 @rule("aten.normal_functional.default")
 def normal(lo: Lowering, node: Any, x: Ref, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Ref:
     d = _float(lo)
-    return _out(
-        lo,
+    return lo.rounded(
         prim("add", prim("mul", _Stream(lo, lo.out_shape(), generator).normal(d), operand(std, d)), operand(mean, d)),
     )
 
@@ -123,7 +118,7 @@ def normal(lo: Lowering, node: Any, x: Ref, mean: Any = 0.0, std: Any = 1.0, *, 
 def exponential(lo: Lowering, node: Any, x: Ref, rate: Any = 1.0, *, generator: Any = None) -> Ref:
     d = _float(lo)
     u = _Stream(lo, lo.out_shape(), generator).uniform(d)
-    return _out(lo, prim("div", prim("neg", prim("log", prim("sub", const(1.0, d), u))), operand(rate, d)))
+    return lo.rounded(prim("div", prim("neg", prim("log", prim("sub", const(1.0, d), u))), operand(rate, d)))
 
 
 @rule("aten.bernoulli.p")

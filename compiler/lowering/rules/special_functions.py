@@ -16,10 +16,9 @@ from ..ref import Ref
 from .scatters import on_cpu
 
 
-def _math(lo: Lowering, *xs: Any) -> list[Value]:
+def _operands(lo: Lowering, *xs: Any) -> list[Value]:
     on_cpu(lo, "special function")
-    dt = compute_dtype(lo.meta().dtype)
-    return [operand(x, dt) for x in xs]
+    return lo.operands(*xs)
 
 
 def _function(name: str) -> Callable:
@@ -27,8 +26,8 @@ def _function(name: str) -> Callable:
         if (name == "gcd") == lo.meta().dtype.is_floating_point:
             raise NoRule("not defined for this dtype")
         if name == "erfinv" and compute_dtype(lo.meta().dtype) == torch.float32:
-            return lo.pointwise(rounded(_erfinv(*_math(lo, *xs)), lo.meta().dtype))
-        return lo.pointwise(rounded(prim(name, *_math(lo, *xs)), lo.meta().dtype))
+            return lo.rounded(_erfinv(*_operands(lo, *xs)))
+        return lo.rounded(prim(name, *_operands(lo, *xs)))
 
     return f
 
@@ -91,7 +90,7 @@ for _k in ("i0", "i1"):
 
 def _shifted(kind: str) -> Callable:
     def f(lo: Lowering, node: Any, x: Any, n: Any) -> Ref:
-        v, order = _math(lo, x, n)
+        v, order = _operands(lo, x, n)
         v = prim("sub", prim("add", v, v), const(1, v.dtype))
         return lo.pointwise(prim(f"chebyshev_polynomial_{kind}", v, order))
 
@@ -105,21 +104,19 @@ for _kind in "tuvw":
 
 @rule("aten.polygamma.default")
 def polygamma(lo: Lowering, node: Any, n: int, x: Ref) -> Ref:
-    (v,) = _math(lo, x)
+    (v,) = _operands(lo, x)
     if n < 0:
         raise NoRule("polygamma of a negative order")
     if n < 2:
-        return lo.pointwise(rounded(prim(("digamma", "trigamma")[n], v), lo.meta().dtype))
+        return lo.rounded(prim(("digamma", "trigamma")[n], v))
     sign = 1.0 if n % 2 else -1.0
     factor = math.factorial(n) if n < 170 else math.inf
-    return lo.pointwise(
-        rounded(prim("mul", const(sign * factor, v.dtype), prim("zeta", const(n + 1, v.dtype), v)), lo.meta().dtype)
-    )
+    return lo.rounded(prim("mul", const(sign * factor, v.dtype), prim("zeta", const(n + 1, v.dtype), v)))
 
 
 @rule("aten.lcm.default")
 def lcm(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = _operands(lo, a, b)
     if x.dtype.is_floating_point:
         raise NoRule("not defined for this dtype")
     g = prim("gcd", x, y)

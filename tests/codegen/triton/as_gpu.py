@@ -75,6 +75,11 @@ def turn(aten: Any) -> None:
             f(aten)
 
 
+def kinds(g: Any) -> list[str]:
+    """The shapes of a graph's kernels, and the operators that are left to libraries."""
+    return [k.source.choices["shape"] for k in g.kernels] + [str(s.op) for s in g.schedule.steps if hasattr(s, "op")]
+
+
 def as_gpu(
     fn: Callable,
     *inputs: Any,

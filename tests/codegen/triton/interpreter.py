@@ -25,6 +25,7 @@ from tcompile.compiler.runtime.compiled_graph import python_plan
 
 from ...lowering.helper import _flat as flat_outputs
 from ...lowering import helper
+from ...oracles.loop_interpreter import flat
 
 # few processors: the interpreter is slow, and small shapes get every kind of kernel
 SMALL = GpuTarget("cuda", 90, 32, 8)
@@ -66,11 +67,6 @@ def interpret(job: dict) -> list:
     if kind == "error":
         raise AssertionError(f"{answer}\n{job['text']}")
     return answer
-
-
-def flat(t: torch.Tensor) -> torch.Tensor:
-    span = 1 + sum((s - 1) * st for s, st in zip(t.shape, t.stride())) if t.numel() else 0
-    return torch.as_strided(t, (span,), (1,), t.storage_offset())
 
 
 def as_bytes(t: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from ...oracles.loop_interpreter import run_schedule  # noqa: E402
 from tcompile.compiler.fusion.schedule import Launch  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
-from .as_gpu import as_gpu, train_as_gpu  # noqa: E402
+from .as_gpu import as_gpu, kinds, train_as_gpu  # noqa: E402
 from .interpreter import Interpreted, print_kernel, run  # noqa: E402
 from .test_compiled import usage  # noqa: E402
 
@@ -31,10 +31,6 @@ PARTS = {
     "none has any": (0, 0, 0, 0),
     "alike": (10, 20, 30, 40),
 }
-
-
-def kinds(g):
-    return [k.source.choices["shape"] for k in g.kernels] + [str(s.op) for s in g.schedule.steps if hasattr(s, "op")]
 
 
 def ends(*n):

@@ -9,15 +9,11 @@ pytest.importorskip("triton")
 from tcompile.compiler.codegen.triton.layout import Choices  # noqa: E402
 from tcompile.compiler.codegen.triton.product import product_choices  # noqa: E402
 
-from .as_gpu import as_gpu, check_as_gpu  # noqa: E402
+from .as_gpu import as_gpu, check_as_gpu, kinds  # noqa: E402
 from .interpreter import Interpreted, print_kernel, run  # noqa: E402
 
 bf16, f16 = torch.bfloat16, torch.float16
 OURS = {"gpu_products": "generated"}
-
-
-def kinds(g):
-    return [k.source.choices["shape"] for k in g.kernels] + [str(s.op) for s in g.schedule.steps if hasattr(s, "op")]
 
 
 def near(fn, *inputs, options=OURS):
