@@ -15,8 +15,7 @@ TENSOR          TensorSpec
 INT_SYMBOL      Expr symbol: the value is an int (not bool) below INT_LIMIT, of 2 or more unless the symbol is signed,
                 and binds it
 FLOAT           any float of which the comparisons in the tuple hold, each (operator's name, constant, outcome); the
-                value is
-                passed into the graph
+                value is passed into the graph
 PREDICATE       boolean Expr over the size symbols that TENSOR and INT_SYMBOL guards bound; source may be None
 ALIAS           Source: both sources give the same object
 NO_ALIAS        tuple of Sources: the objects are all different
@@ -25,14 +24,18 @@ STATE           GlobalState field dict: {"grad_mode": True, ...}; source is None
 CODE            the code object of the function at source
 FUNCTION        FunctionSpec: a Python function of this code (or an equal one of the same file) and these globals
 CLASS           tuple of (name, found): what the names give in the class at source and its bases; `found` is the object,
-                what
-                `source_values.found_in_class` made of a descriptor, or Ellipsis where there is no such attribute
+                what `source_values.found_in_class` made of a descriptor, or Ellipsis where there is no such attribute
 WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects). An object
                 may be given too: it is referenced weakly where it can be
 
 A size that is a bare symbol in a TENSOR guard is bound to 2 or more: 0 and 1 are never symbols, but for the symbols of
-sizes that mark_unbacked named (`is_unbacked`). NO_OVERLAP compares the
-spans from first to last byte: interleaved views count as overlapping.
+sizes that mark_unbacked named (`is_unbacked`). NO_OVERLAP compares the spans from first to last byte: interleaved views
+count as overlapping.
+
+A new kind is a row here and in `KINDS`, and in the tables by kind of these files: `guard_code.py` (its data for C) and
+`guard_plan.py` (its cost), `python_program.py` (the check in Python), `explain.py` and `report/words.py` (its words),
+`forecast.py`, and `frontend/guard_filter.py` (stock's name). C's check is a case of `native/guard_checks.c`, whose
+opcode `native/opcodes.h` lists.
 """
 
 from __future__ import annotations
