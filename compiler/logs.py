@@ -131,7 +131,7 @@ def _graph_text(title: str, graph: Any, inputs: Any = ()) -> str:
     from .base.labels import label
 
     nodes = nodes_of(graph, {i.name for i in inputs if getattr(i, "static", False)}, label)
-    names = [n.name for n in nodes]
+    names = [node.name for node in nodes]
     out = [title]
     for node in nodes:
         args = node.args
@@ -152,13 +152,13 @@ def _aten(event: Any, more: bool) -> str:
 
 
 def _break(event: Any, more: bool) -> str:
-    b = event.brk
-    code = b.code or source_line(b.file, b.line).rstrip("\n")
-    out = [f"graph break at {b.file}:{b.line} in {b.function or '?'}: {b.reason}", f"    {code.strip()}"]
-    if b.remedy:
-        out.append(f"    instead: {b.remedy}")
+    brk = event.brk
+    code = brk.code or source_line(brk.file, brk.line).rstrip("\n")
+    out = [f"graph break at {brk.file}:{brk.line} in {brk.function or '?'}: {brk.reason}", f"    {code.strip()}"]
+    if brk.remedy:
+        out.append(f"    instead: {brk.remedy}")
     if more:
-        out += [f"    called from {fn} ({file}:{line})" for fn, file, line in b.call_chain]
+        out += [f"    called from {fn} ({file}:{line})" for fn, file, line in brk.call_chain]
     return "\n".join(out)
 
 
@@ -177,13 +177,13 @@ def _recompile(event: Any, more: bool) -> str:
     from .report.words import failure_subject, failure_words
 
     out = []
-    for f in event.failures if more else event.failures[:1]:
-        expected, got = failure_words(f)
-        what = ".".join(filter(None, failure_subject(f)))
-        at = f" ({f.guard.file}:{f.guard.line})" if f.guard.line else ""
+    for failure in event.failures if more else event.failures[:1]:
+        expected, got = failure_words(failure)
+        what = ".".join(filter(None, failure_subject(failure)))
+        at = f" ({failure.guard.file}:{failure.guard.line})" if failure.guard.line else ""
         out.append(f"recompiling {_frame(event)}: {what}: {expected} → {got}{at}")
-        if f.suggestion:
-            out.append(f"    {f.suggestion}")
+        if failure.suggestion:
+            out.append(f"    {failure.suggestion}")
     return "\n".join(out)
 
 

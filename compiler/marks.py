@@ -95,7 +95,7 @@ def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> set[int]:
                 else "nothing for this tensor, which has no dimensions"
             )
             raise IndexError(f"tcompile.{function}: dim is {wanted}, got {d!r}")
-    named = {d % n for d in dims}
+    named = {dim % n for dim in dims}
     setattr(tensor, mark, getattr(tensor, mark, frozenset()) | named)
     return named
 

@@ -182,20 +182,20 @@ def load(known: bool = False) -> None:
 def run(name: str, *args: Any, opts: Options, stage_opts: Any = None, **more: Any) -> Any:
     """Run one stage by name: its replacement if there is one, timed, verified, dumped. `stage_opts` is what the stage
     gets as `opts` where that is not the Options themselves."""
-    s = _by_name[name]
+    stage = _by_name[name]
     mine = _replaced.get(name)
     with events.stage(name, **({"by": _name_of(mine)} if mine else {})):
         try:
-            out = (mine or _load(s.function))(*args, opts=stage_opts or opts, **more)
+            out = (mine or _load(stage.function))(*args, opts=stage_opts or opts, **more)
         except Decline as e:
             if mine is None:
                 raise
             events.emit("declined", name=name, by=_name_of(mine), reason=str(e) or "no reason given")
-            out = _load(s.function)(*args, opts=stage_opts or opts, **more)
-    if opts.get("verify") and s.verifier:
+            out = _load(stage.function)(*args, opts=stage_opts or opts, **more)
+    if opts.get("verify") and stage.verifier:
         with events.stage("verify"):
             try:
-                _load(s.verifier)(out)
+                _load(stage.verifier)(out)
             except VerifyError:
                 raise
             except AssertionError as e:

@@ -22,7 +22,7 @@ _best: dict[str, dict[str, float]] = {}
 
 def machine_limits(device: str = "cpu", busy: bool = False) -> dict[str, float]:
     """`copy_bytes_per_second` counts reads and writes, `matmul_flops_per_second` and `bfloat16_flops_per_second`
-    multiplications and additions; all are the best of a few rounds on the device ("cpu", with the threads that torch
+    multiplications and additions. All are the best of a few rounds on the device ("cpu", with the threads that torch
     uses, or "cuda"). Takes some 0.2 s, and 130 MB or 1 GB for a moment. A machine that is `busy` shows less than it can
     do: it is measured again at the next call, and the best counts.
     """

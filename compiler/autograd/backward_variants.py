@@ -53,20 +53,22 @@ def variant(
     dependent = set(tangents)  # values that depend on tangents
     absent: set[torch.fx.Node] = set(missing)
     zeros: dict[torch.fx.Node, torch.fx.Node] = {}
-    zero_constants = {n for n in aten_graph.graph.find_nodes(op="get_attr") if not aten_graph.constants[n.target].any()}
+    zero_constants = {
+        node for node in aten_graph.graph.find_nodes(op="get_attr") if not aten_graph.constants[node.target].any()
+    }
 
-    def value(n: torch.fx.Node) -> torch.fx.Node:
+    def value(node: torch.fx.Node) -> torch.fx.Node:
         """The node in the new graph; zeros where the value is absent but an operator wants one."""
-        if n not in absent:
-            return new[n]
-        if n not in zeros:
-            meta = n.meta["val"]
-            z = zeros[n] = graph.call_function(
+        if node not in absent:
+            return new[node]
+        if node not in zeros:
+            meta = node.meta["val"]
+            z = zeros[node] = graph.call_function(
                 aten.full.default, (list(meta.shape), 0), {"dtype": meta.dtype, "device": meta.device}
             )
-            z.meta.update(n.meta)
+            z.meta.update(node.meta)
             z.meta["val"] = TensorMeta(meta.shape, views_meta.contiguous_strides(meta.shape), meta.dtype, meta.device)
-        return zeros[n]
+        return zeros[node]
 
     places = {placeholder: i for i, placeholder in enumerate(aten_graph.placeholders)}
     kept_places: dict[int, int] = {}
@@ -96,17 +98,17 @@ def variant(
     slots: dict[int, int] = {}
     plan: list[GraphOutput] = []
     for spec, want in zip(aten_graph.plan, wanted):
-        s = slot_of(spec)
+        slot = slot_of(spec)
         if not want:
             plan.append(GraphOutput("const", None))
-        elif s is not None:
-            if s not in slots:
-                slots[s] = len(outs)
-                outs.append(_own(graph, value(results[s]), results[s]))
+        elif slot is not None:
+            if slot not in slots:
+                slots[slot] = len(outs)
+                outs.append(_own(graph, value(results[slot]), results[slot]))
             plan.append(
-                GraphOutput("buffer", slots[s], spec.meta)
+                GraphOutput("buffer", slots[slot], spec.meta)
                 if spec.kind == "buffer"
-                else GraphOutput("view", ("node", slots[s]), spec.meta, detached=None)
+                else GraphOutput("view", ("node", slots[slot]), spec.meta, detached=None)
             )
         elif spec.kind == "input":
             plan.append(GraphOutput("input", kept_places[spec.value], spec.meta))
@@ -122,35 +124,35 @@ def variant(
     )
 
 
-def _name(n: Any) -> str:
-    return n.target._schema.name.partition("::")[2] if isinstance(n.target, torch._ops.OpOverload) else ""
+def _name(node: Any) -> str:
+    return node.target._schema.name.partition("::")[2] if isinstance(node.target, torch._ops.OpOverload) else ""
 
 
-def _absent(n: Any, operands: list, absent: set, empty: set) -> Any:
+def _absent(node: Any, operands: list, absent: set, empty: set) -> Any:
     """For an operator with absent operands: True where its result is absent, the node that its result equals, or None
     where zeros serve. `empty`: constants that are zeros.
     """
-    if n.target is operator.getitem:
+    if node.target is operator.getitem:
         return True
-    left = _left_of_sum(n, operands, absent)
+    left = _left_of_sum(node, operands, absent)
     if left is not None:
         return left
     if any(operand not in absent for operand in operands):
         return None
-    name = _name(n)
+    name = _name(node)
     condition = _ABSENT_IF.get(name)
-    gone = name in _LINEAR if condition is None else condition(n, operands, absent, empty)
+    gone = name in _LINEAR if condition is None else condition(node, operands, absent, empty)
     return True if gone else None
 
 
-def _left_of_sum(n: Any, operands: list, absent: set) -> Any:
+def _left_of_sum(node: Any, operands: list, absent: set) -> Any:
     """Of a sum of two values that depend on tangents the one that is there; no negative of it, and no multiple."""
-    name = _name(n)
-    if name not in ("add", "sub") or len(operands) != 2 or n.kwargs.get("alpha", 1) != 1:
+    name = _name(node)
+    if name not in ("add", "sub") or len(operands) != 2 or node.kwargs.get("alpha", 1) != 1:
         return None
-    if n.args[0] not in absent and len(n.all_input_nodes) == 2:
-        return n.args[0]
-    return n.args[1] if name == "add" and n.args[1] not in absent else None
+    if node.args[0] not in absent and len(node.all_input_nodes) == 2:
+        return node.args[0]
+    return node.args[1] if name == "add" and node.args[1] not in absent else None
 
 
 def _both_absent(n: Any, operands: list, absent: set, empty: set) -> bool:
@@ -214,16 +216,16 @@ def _is_zero(x: Any) -> bool:
 
 def _as(graph: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
     """`x` with the dtype and shape of the value `like`."""
-    m, to = x.meta["val"], like.meta["val"]
-    if m.dtype != to.dtype:
-        m = TensorMeta(m.shape, m.stride, to.dtype, m.device)
+    meta, to = x.meta["val"], like.meta["val"]
+    if meta.dtype != to.dtype:
+        meta = TensorMeta(meta.shape, meta.stride, to.dtype, meta.device)
         x = graph.call_function(aten._to_copy.default, (x,), {"dtype": to.dtype})
         x.meta.update(like.meta)
-        x.meta["val"] = m
-    if m.shape != to.shape:
+        x.meta["val"] = meta
+    if meta.shape != to.shape:
         x = graph.call_function(aten.expand.default, (x, list(to.shape)))
         x.meta.update(like.meta)
-        x.meta["val"] = views_meta.expand(m, to.shape)
+        x.meta["val"] = views_meta.expand(meta, to.shape)
     return x
 
 

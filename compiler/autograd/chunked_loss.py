@@ -91,24 +91,32 @@ def _match(loss: torch.fx.Node) -> _Match | None:
     ):
         return None
     steps: list[torch.fx.Node] = []
-    n = logits
-    while isinstance(n, torch.fx.Node) and not (is_call(n) and n.target in _LINEAR):
-        if not _keeps_rows(n):
+    node = logits
+    while isinstance(node, torch.fx.Node) and not (is_call(node) and node.target in _LINEAR):
+        if not _keeps_rows(node):
             return None
-        steps.insert(0, n)
-        n = n.args[0]
-    if not isinstance(n, torch.fx.Node) or any(_read(x) != 1 for x in (n, *steps)) or len(n.args) < 2 or n.kwargs:
+        steps.insert(0, node)
+        node = node.args[0]
+    if (
+        not isinstance(node, torch.fx.Node)
+        or any(_read(x) != 1 for x in (node, *steps))
+        or len(node.args) < 2
+        or node.kwargs
+    ):
         return None
-    x, w, at, t = (v.meta.get("val") for v in (n.args[0], n.args[1], logits, target) if isinstance(v, torch.fx.Node))
+    x, w, at, tensor = (
+        v.meta.get("val") for v in (node.args[0], node.args[1], logits, target) if isinstance(v, torch.fx.Node)
+    )
     if any(
-        not isinstance(v, torch.Tensor) or any(not isinstance(size, int) for size in v.shape) for v in (x, w, at, t)
+        not isinstance(v, torch.Tensor) or any(not isinstance(size, int) for size in v.shape)
+        for v in (x, w, at, tensor)
     ):
         return None
     if (
         at.ndim != 2
-        or t.ndim != 1
-        or t.is_floating_point()
-        or any(v.dtype not in _DTYPES for v in (x, w, at, n.meta["val"]))
+        or tensor.ndim != 1
+        or tensor.is_floating_point()
+        or any(v.dtype not in _DTYPES for v in (x, w, at, node.meta["val"]))
     ):
         return None
     if (
@@ -119,7 +127,7 @@ def _match(loss: torch.fx.Node) -> _Match | None:
     ):
         return None
     return _Match(
-        n,
+        node,
         steps,
         loss,
         {
@@ -226,8 +234,11 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: ChunkedLoss, x: Any, w: Any, b: Any, target: Any, weight: Any) -> Any:
-        leaves = [t.detach().requires_grad_() if t is not None and t.requires_grad else t for t in (w, b)]
-        wanted = [t is not None and t.requires_grad for t in (x, w, b)]
+        leaves = [
+            tensor.detach().requires_grad_() if tensor is not None and tensor.requires_grad else tensor
+            for tensor in (w, b)
+        ]
+        wanted = [tensor is not None and tensor.requires_grad for tensor in (x, w, b)]
         rows = -(-x.shape[0] // call.chunks)
         total: Any = None
         parts: list[Any] = []  # gradients of rows
@@ -264,7 +275,12 @@ class _Chunked(torch.autograd.Function):
             torch.cat([part * g for part in parts]) if parts else None,
             *(None if s is None else s * g for s in sums),
         ]
-        return (None, *(None if t is None else t.to(dtype) for t, dtype in zip(every, ctx.dtypes)), None, None)
+        return (
+            None,
+            *(None if tensor is None else tensor.to(dtype) for tensor, dtype in zip(every, ctx.dtypes)),
+            None,
+            None,
+        )
 
 
 def _without_autocast(device: str) -> Any:

@@ -34,7 +34,7 @@ def eager_kept(functionalizer: Functionalizer, outputs: Iterable[torch.Tensor], 
     made_by: dict[Any, int] = {}
     for n, size in kept.values():
         made_by[n] = made_by.get(n, 0) + size
-    return list(accumulate(made_by.get(n, 0) for n in functionalizer.graph.nodes if not is_input(n)))
+    return list(accumulate(made_by.get(node, 0) for node in functionalizer.graph.nodes if not is_input(node)))
 
 
 def _saved_tensors(node: Any) -> list[torch.Tensor]:

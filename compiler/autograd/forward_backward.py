@@ -37,11 +37,11 @@ def ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
     return reached_from(ends, "all_input_nodes")
 
 
-def slot_of(o: GraphOutput) -> int | None:
+def slot_of(output: GraphOutput) -> int | None:
     """The result that an output is, or is a view of; None where it is made of an input, or is no tensor."""
-    if o.kind == "buffer":
-        return o.value
-    return o.value[1] if o.kind == "view" and o.value[0] == "node" else None
+    if output.kind == "buffer":
+        return output.value
+    return output.value[1] if output.kind == "view" and output.value[0] == "node" else None
 
 
 def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], saved: list) -> AtenGraph:
@@ -76,7 +76,7 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
         saved_slots.append(known)
     graph.output(tuple(outs))
     outputs = [_moved(spec, position) for spec in joint.plan[:n_outputs]]
-    outputs += [GraphOutput("buffer", slot, n.meta["val"]) for slot, n in zip(saved_slots, saved)]
+    outputs += [GraphOutput("buffer", slot, node.meta["val"]) for slot, node in zip(saved_slots, saved)]
     constants = joint.constants_in(graph)
     return AtenGraph(
         graph,
@@ -92,12 +92,12 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
     )
 
 
-def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
-    if o.kind == "buffer":
-        return replace(o, value=position[o.value])
-    if o.kind == "view" and o.value[0] == "node":
-        return replace(o, value=("node", position[o.value[1]]))
-    return o
+def _moved(output: GraphOutput, position: dict[int, int]) -> GraphOutput:
+    if output.kind == "buffer":
+        return replace(output, value=position[output.value])
+    if output.kind == "view" and output.value[0] == "node":
+        return replace(output, value=("node", position[output.value[1]]))
+    return output
 
 
 def backward_graph(
@@ -120,29 +120,29 @@ def backward_graph(
     again = set(recomputed)
     inputs = _saved_and_sizes(graph, new, saved, sizes, copy_of)
     inputs += _numbers(graph, new, joint.placeholders, readers | again)
-    for n in tangents:
-        new[n] = graph.node_copy(n)
-        inputs.append(GraphInput(n.name, None, "tensor"))
+    for node in tangents:
+        new[node] = graph.node_copy(node)
+        inputs.append(GraphInput(node.name, None, "tensor"))
     for key, mask in mask_of.items():
         new[mask] = unpacked_node(graph, new[key], mask)
-    for n in joint.graph.find_nodes(op="get_attr"):
-        new[n] = graph.node_copy(n)
-    for n in joint.graph.nodes:
-        if n in readers and n not in new:
-            _copy_with_needs(n, graph, new, again)
+    for node in joint.graph.find_nodes(op="get_attr"):
+        new[node] = graph.node_copy(node)
+    for node in joint.graph.nodes:
+        if node in readers and node not in new:
+            _copy_with_needs(node, graph, new, again)
     outs, plan = _gradients(joint, n_outputs, graph, new)
-    for n in graph.find_nodes(op="get_attr"):
-        if not n.users:
-            graph.erase_node(n)
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
     graph.output(tuple(outs))
     constants = joint.constants_in(graph)
     return AtenGraph(graph, inputs, plan, [], joint.env, constants, [], f"{joint.name}_backward")
 
 
 def _input(graph: torch.fx.Graph, name: str, value: TensorMeta | Expr | float) -> torch.fx.Node:
-    p = graph.placeholder(name)
-    p.meta["val"] = value
-    return p
+    placeholder = graph.placeholder(name)
+    placeholder.meta["val"] = value
+    return placeholder
 
 
 def _saved_and_sizes(
@@ -150,9 +150,9 @@ def _saved_and_sizes(
 ) -> list[GraphInput]:
     """The first inputs of backward: saved inputs, what forward returned, sizes."""
     inputs = []
-    for n in sorted(saved, key=lambda n: not is_input(n)):
-        p = new[n] = new[copy_of.get(n, n)] = _input(graph, f"saved_{n.name}", n.meta["val"])
-        inputs.append(GraphInput(p.name, None, "tensor", given=not is_input(n)))
+    for node in sorted(saved, key=lambda n: not is_input(n)):
+        p = new[node] = new[copy_of.get(node, node)] = _input(graph, f"saved_{node.name}", node.meta["val"])
+        inputs.append(GraphInput(p.name, None, "tensor", given=not is_input(node)))
     for name in sizes:
         inputs.append(GraphInput(_input(graph, f"size_{name}", symbol(name)).name, None, "int"))
     return inputs
@@ -197,18 +197,18 @@ def _gradients(
     outs: list[torch.fx.Node] = []
     plan = []
     for spec in joint.plan[n_outputs:]:
-        s = slot_of(spec)
-        if s is None:
+        slot = slot_of(spec)
+        if slot is None:
             given = joint.placeholders[spec.value[1] if spec.kind == "view" else spec.value]
             source, at = "input", place_of[new[given]]
         else:
-            if s not in slots:
-                slots[s] = len(outs)
-                outs.append(new[results[s]])
-            source, at = "node", slots[s]
+            if slot not in slots:
+                slots[slot] = len(outs)
+                outs.append(new[results[slot]])
+            source, at = "node", slots[slot]
         plan.append(
             GraphOutput("view", (source, at), spec.meta, detached=None)
             if spec.kind == "view"
-            else GraphOutput("input" if s is None else "buffer", at, spec.meta)
+            else GraphOutput("input" if slot is None else "buffer", at, spec.meta)
         )
     return outs, plan

@@ -1,8 +1,8 @@
 """The joint graph: forward and its gradients in one functional aten graph.
 
 The captured graph and `torch.autograd.grad` run once on TraceTensors under one recorder, each under the modes that it
-has in eager: forward as the call finds them, backward with gradients on, without autocast, without saved-tensor hooks
-or anomaly checks of the user's.
+has in eager. Forward runs under those that the call finds. Backward runs with gradients on, without autocast, and
+without saved-tensor hooks or anomaly checks of the user's.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
                 raise _LeafWritten from None
             raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
         if any(
-            a.memory.constant and t.requires_grad
-            for t in functionalizer.tensors()
-            if (a := functionalizer.alias_of(t)).tensor is t
+            a.memory.constant and tensor.requires_grad
+            for tensor in functionalizer.tensors()
+            if (a := functionalizer.alias_of(tensor)).tensor is tensor
         ):
             raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
         try:
@@ -139,7 +139,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         sources = [_source(t) for t in inputs]
         grad_inputs = [i for i, source in enumerate(sources) if source is not None]
         leaves_of = [source for source in sources if source is not None]
-        reach = [_reached(t, leaves_of) for t in plan.tensors]
+        reach = [_reached(tensor, leaves_of) for tensor in plan.tensors]
         groups = independent_parts(plan.tensors, reach)
         hints = captured.env.hints if captured.env is not None else {}
         in_eager = eager_kept(functionalizer, plan.tensors, hints) if events.heard() else None
@@ -216,28 +216,28 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
-def _not_a_leaf(functionalizer: Functionalizer, t: Any) -> Any:
+def _not_a_leaf(functionalizer: Functionalizer, tensor: Any) -> Any:
     """The input as eager sees one that was computed: its writes are recorded by autograd. The graph has nothing of the
     step between.
     """
-    if not t.requires_grad:
-        return t
+    if not tensor.requires_grad:
+        return tensor
     with recording(None), torch.enable_grad():
-        inner: Any = t.clone()
-    inner._tcompile_leaf = t
+        inner: Any = tensor.clone()
+    inner._tcompile_leaf = tensor
     inner._tcompile_step = inner.grad_fn
-    functionalizer.rebind(t, inner)
+    functionalizer.rebind(tensor, inner)
     return inner
 
 
-def _source(t: Any) -> torch.Tensor | None:
+def _source(tensor: Any) -> torch.Tensor | None:
     """What to differentiate by for an input, or None where it has no gradient."""
-    if not isinstance(t, TraceTensor):
+    if not isinstance(tensor, TraceTensor):
         return None
-    leaf = getattr(t, "_tcompile_leaf", None)
+    leaf = getattr(tensor, "_tcompile_leaf", None)
     if leaf is not None:
         return leaf
-    return t if t.requires_grad and t.is_leaf else None
+    return tensor if tensor.requires_grad and tensor.is_leaf else None
 
 
 def _reached(output: torch.Tensor, leaves: list[torch.Tensor]) -> frozenset[int]:

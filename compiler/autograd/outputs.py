@@ -142,40 +142,49 @@ def _recorded(tensor: torch.Tensor) -> bool:
 
 
 def _recipe(
-    functionalizer: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: dict, view_of: dict, shared: set
+    functionalizer: Functionalizer,
+    inputs: list,
+    k: int,
+    tensor: Any,
+    first: dict,
+    diff: dict,
+    view_of: dict,
+    shared: set,
 ) -> tuple:
-    if not isinstance(t, torch.Tensor):
+    if not isinstance(tensor, torch.Tensor):
         return ("side", k)
-    memory = functionalizer.alias_of(t).memory
-    if memory.input is not None and id(t) not in diff:
+    memory = functionalizer.alias_of(tensor).memory
+    if memory.input is not None and id(tensor) not in diff:
         source = inputs[memory.input]
-        if source is t:
+        if source is tensor:
             return ("input", memory.input)
-        if t.requires_grad and t.grad_fn is None:
-            if source.requires_grad and t._is_view() and not shared:
+        if tensor.requires_grad and tensor.grad_fn is None:
+            if source.requires_grad and tensor._is_view() and not shared:
                 return ("side", k)  # a view made under no_grad: to eager a leaf that requires grad
             raise CannotTrace("a result that requires grad is an input's memory, and a leaf that was made inside")
-        if t.requires_grad:
-            if t.dtype != source.dtype:
+        if tensor.requires_grad:
+            if tensor.dtype != source.dtype:
                 raise CannotTrace("a result that requires grad is an input's memory in another dtype")
-            if not t._is_view() or t._base is not source:  # by way of detach(): its gradients do not go to the input
+            if (
+                not tensor._is_view() or tensor._base is not source
+            ):  # by way of detach(): its gradients do not go to the input
                 raise CannotTrace("a result that requires grad shares an input's memory, but not its history")
             return ("input_view", memory.input, k)
         return (
             ("detach", k)
             if source.requires_grad
             else ("input_view", memory.input, k)
-            if t.dtype == source.dtype
+            if tensor.dtype == source.dtype
             else ("side", k)
         )
-    k = first[id(t)]
-    if id(t) in diff:
-        return ("alias" if t._is_view() else "diff", diff[id(t)])
+    k = first[id(tensor)]
+    if id(tensor) in diff:
+        return ("alias" if tensor._is_view() else "diff", diff[id(tensor)])
     if k in view_of:
         return ("view", view_of[k], k)
-    if t.requires_grad:
+    if tensor.requires_grad:
         raise CannotTrace("a result that requires grad is a leaf, or a view of one, that was made inside")
-    return ("detach", k) if id(memory) in shared and not t.requires_grad else ("side", k)
+    return ("detach", k) if id(memory) in shared and not tensor.requires_grad else ("side", k)
 
 
 def _has_own_history(result: torch.Tensor, source: torch.Tensor) -> bool:
@@ -225,7 +234,7 @@ def _disjoint(functionalizer: Functionalizer, tensors: list[torch.Tensor]) -> bo
             path.append(a)
             a = a.parent
         paths.append(path[::-1])
-    return all(_part(p, q) for n, p in enumerate(paths) for q in paths[:n])
+    return all(_part(path, q) for n, path in enumerate(paths) for q in paths[:n])
 
 
 def _part(p: list, q: list) -> bool:

@@ -69,10 +69,10 @@ def packable(
             for user in node.users
         )
 
-    def is_made_by_kernels(n: Any) -> bool:
-        if n.target is operator.getitem:
-            return n.args[1] == 1 and n.args[0].target is _DROPOUT and _is_drawn(n.args[0], opts)
-        return elementwise(n) and not is_view(n.target) and n.target is not mask_bits.UNPACK
+    def is_made_by_kernels(node: Any) -> bool:
+        if node.target is operator.getitem:
+            return node.args[1] == 1 and node.args[0].target is _DROPOUT and _is_drawn(node.args[0], opts)
+        return elementwise(node) and not is_view(node.target) and node.target is not mask_bits.UNPACK
 
     return {
         node
@@ -85,12 +85,12 @@ def packable(
     }
 
 
-def _fits(m: Any, hints: dict[str, int]) -> bool:
-    if not isinstance(m, TensorMeta) or m.dtype is not torch.bool or m.device.type not in DEVICES:
+def _fits(meta: Any, hints: dict[str, int]) -> bool:
+    if not isinstance(meta, TensorMeta) or meta.dtype is not torch.bool or meta.device.type not in DEVICES:
         return False
-    order = order_in_memory(m)
-    inner = next((m.shape[d] for d in reversed(order or ()) if m.shape[d] != 1), 1)
-    return type(inner) is int and inner > 0 and inner % 8 == 0 and as_expr(mul_all(m.shape)).eval(hints) >= LEAST
+    order = order_in_memory(meta)
+    inner = next((meta.shape[d] for d in reversed(order or ()) if meta.shape[d] != 1), 1)
+    return type(inner) is int and inner > 0 and inner % 8 == 0 and as_expr(mul_all(meta.shape)).eval(hints) >= LEAST
 
 
 def _is_drawn(n: Any, opts: Any) -> bool:
@@ -126,8 +126,8 @@ def packed_nodes(graph: torch.fx.Graph, masks: Iterable[torch.fx.Node]) -> dict[
 def unpacked_node(graph: torch.fx.Graph, kept: torch.fx.Node, mask: torch.fx.Node) -> torch.fx.Node:
     """What `mask` is, of its bits."""
     meta = mask.meta["val"]
-    n = graph.create_node(
+    node = graph.create_node(
         "call_function", mask_bits.UNPACK, (kept, list(meta.shape), order_in_memory(meta)), name="unpack_bits"
     )
-    n.meta.update(mask.meta)
-    return n
+    node.meta.update(mask.meta)
+    return node

@@ -40,7 +40,7 @@ def kept_by_autograd(
     formulas do. What is changed in place before backward raises there, whatever this compiler keeps. (Not what is
     computed apart, in a checkpoint or a Function's own backward: of that autograd keeps nothing itself.)
     """
-    after = {n for n in joint.calls() if n.meta.get("backward") and "apart" not in n.meta}
+    after = {node for node in joint.calls() if node.meta.get("backward") and "apart" not in node.meta}
     met: dict[torch.fx.Node, set[int]] = {
         placeholder: {k} for k, placeholder in enumerate(joint.placeholders[n_inputs : n_inputs + n_tangents])
     }
@@ -105,7 +105,9 @@ def _readers(node: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.No
 def remember(which: Sequence[tuple[int, bool]], values: Sequence[Any]) -> list:
     """(tensor or reference, version) of each tensor, anything else as it is; what C's GradForward does."""
     return [
-        (t if strong else weakref.ref(t), t._version) if isinstance(t := values[i], torch.Tensor) else t
+        (tensor if strong else weakref.ref(tensor), tensor._version)
+        if isinstance(tensor := values[i], torch.Tensor)
+        else tensor
         for i, strong in which
     ]
 
@@ -115,12 +117,13 @@ def refuse_changed(watched: Sequence[int], remembered: Sequence[Any]) -> None:
     another one, and would go on.
     """
     for k in watched:
-        t, version = remembered[k]
-        t = t() if isinstance(t, weakref.ref) else t
-        if t is not None and t._version != version:
+        tensor, version = remembered[k]
+        tensor = tensor() if isinstance(tensor, weakref.ref) else tensor
+        if tensor is not None and tensor._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{t.type()} {list(t.shape)}] is at version {t._version}; expected version {version} instead"
+                f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+                f"expected version {version} instead"
             )
 
 

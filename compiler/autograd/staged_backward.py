@@ -126,7 +126,7 @@ def stages_of(aten_graph: AtenGraph, groups: Sequence[Sequence[int]]) -> list[St
             if source is not None:
                 read_by.setdefault(source, set()).add(k)
     crossing = [call for call in calls if any(k > made_in[call] for k in read_by.get(call, ()))]
-    if any(not isinstance(n.meta.get("val"), TensorMeta) for n in crossing):
+    if any(not isinstance(node.meta.get("val"), TensorMeta) for node in crossing):
         return None
     for n in crossing:
         number[n] = len(number)
@@ -163,11 +163,11 @@ def _with_parts(nodes: set[torch.fx.Node]) -> set[torch.fx.Node]:
 
 def _source(aten_graph: AtenGraph, j: int) -> torch.fx.Node | None:
     """The value that a gradient is, or lies in."""
-    o = aten_graph.plan[j]
-    if (slot := slot_of(o)) is not None:
+    output = aten_graph.plan[j]
+    if (slot := slot_of(output)) is not None:
         return aten_graph.results[slot]
-    if o.kind == "input" or o.kind == "view":
-        return aten_graph.placeholders[o.value if o.kind == "input" else o.value[1]]
+    if output.kind == "input" or output.kind == "view":
+        return aten_graph.placeholders[output.value if output.kind == "input" else output.value[1]]
     return None
 
 
@@ -177,9 +177,9 @@ def _piece(aten_graph: AtenGraph, k: int, piece: list, reads: list, group: Seque
     inputs = []
     kinds = dict(zip(aten_graph.placeholders, aten_graph.inputs))
     for n in reads:
-        p = new[n] = graph.placeholder(n.name)
-        p.meta["val"] = n.meta["val"]
-        inputs.append(kinds[n] if n in kinds else _tensor_input(aten_graph, p.name))
+        placeholder = new[n] = graph.placeholder(n.name)
+        placeholder.meta["val"] = n.meta["val"]
+        inputs.append(kinds[n] if n in kinds else _tensor_input(aten_graph, placeholder.name))
     for n in piece:
         for node in n.all_input_nodes:
             if is_constant(node) and node not in new:
@@ -189,29 +189,29 @@ def _piece(aten_graph: AtenGraph, k: int, piece: list, reads: list, group: Seque
     slots: dict[torch.fx.Node, int] = {}
     entered = {read: i for i, read in enumerate(reads)}
 
-    def slot(n: torch.fx.Node) -> int:
-        if n not in slots:
-            slots[n] = len(outs)
-            outs.append(new[n])
-        return slots[n]
+    def slot(node: torch.fx.Node) -> int:
+        if node not in slots:
+            slots[node] = len(outs)
+            outs.append(new[node])
+        return slots[node]
 
     plan = []
     for j in group:
-        o, source = aten_graph.plan[j], _source(aten_graph, j)
+        output, source = aten_graph.plan[j], _source(aten_graph, j)
         if source is None:
-            plan.append(o)
+            plan.append(output)
         elif source in entered:  # an input, or what an earlier piece gave
             at = entered[source]
-            is_view = o.kind == "view"
+            is_view = output.kind == "view"
             plan.append(
-                GraphOutput("view", ("input", at), o.meta, o.changes, o.detached)
+                GraphOutput("view", ("input", at), output.meta, output.changes, output.detached)
                 if is_view
-                else GraphOutput("input", at, o.meta, o.changes, o.detached)
+                else GraphOutput("input", at, output.meta, output.changes, output.detached)
             )
-        elif o.kind == "view":
-            plan.append(GraphOutput("view", ("node", slot(source)), o.meta, o.changes, o.detached))
+        elif output.kind == "view":
+            plan.append(GraphOutput("view", ("node", slot(source)), output.meta, output.changes, output.detached))
         else:
-            plan.append(GraphOutput("buffer", slot(source), o.meta, o.changes, o.detached))
+            plan.append(GraphOutput("buffer", slot(source), output.meta, output.changes, output.detached))
     plan += [GraphOutput("buffer", slot(node), node.meta["val"]) for node in gives]
     graph.output(tuple(outs))
     constants = aten_graph.constants_in(graph)

@@ -92,7 +92,7 @@ class SymbolicGraph:
 
     Such backends know sizes as stock gives them: example inputs are tensors and torch's SymInts, and a TracingContext
     says which dimensions are dynamic. Whatever the backend relied on stands in torch's ShapeEnv as guards: where they
-    don't hold for a call, the backend is asked again, `limit` times; from then on the graph runs with torch's kernels.
+    don't hold for a call, the backend is asked again, `limit` times. From then on the graph runs with torch's kernels.
     What it relied on of several inputs (that two are one tensor, which of them share elements) stands in the context,
     in the inputs' names. Without names torch would compare each two views of one memory in symbols.
     """
@@ -127,8 +127,8 @@ class SymbolicGraph:
         contexts = self._contexts()
         first = FakeTensorMode(shape_env=env)
         fakes = {
-            name: first.from_tensor(inputs[name], symbolic_context=c, source=c.tensor_source)
-            for name, c in contexts.items()
+            name: first.from_tensor(inputs[name], symbolic_context=context, source=context.tensor_source)
+            for name, context in contexts.items()
         }
         ints = self._ints(env, inputs, fakes)
         places = _name_inputs(gm)
@@ -252,7 +252,7 @@ def _relation(guard: Any, places: dict[Any, Callable[[tuple], Any]]) -> Callable
         a, b = places[guard.input_source_a], places[guard.input_source_b]
         return lambda inputs: a(inputs) is b(inputs)
     if isinstance(guard, StorageOverlap):
-        of = [places[s] for s in (*guard.overlapping_sources, *guard.non_overlapping_sources)]
+        of = [places[source] for source in (*guard.overlapping_sources, *guard.non_overlapping_sources)]
         overlapping = set(range(len(guard.overlapping_sources)))
         return lambda inputs: compute_overlapping_tensors([f(inputs) for f in of], symbolic=False) == overlapping
     raise NotImplementedError(f"a backend relies on {type(guard).__name__}, which is not known here")

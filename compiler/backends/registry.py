@@ -124,7 +124,7 @@ def _check_devices(captured: CapturedGraph, opts: Options) -> None:
     for device, name in devices.items():
         if device.type not in ("cpu", "cuda"):
             raise NotImplementedError(f"{name} is on {device}, and kernels are made for the CPU and for CUDA")
-    if any(d.type == "cuda" for d in devices):
+    if any(device.type == "cuda" for device in devices):
         from ..runtime.gpu.device import why_not
         from ..runtime.gpu.workers import prestart, processes
 

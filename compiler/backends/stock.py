@@ -180,9 +180,9 @@ class Observer:
     def _miss(self, fail: Any) -> None:
         """Stock states each entry of the frame that did not hold, the latest first."""
         key, _, reason = fail.reason.partition(": ")
-        m = self._latest
-        if m is not None and m.ids[0].split("/")[0] == key.split("/")[0] and key not in m.ids:
-            m.ids.append(key)
+        miss = self._latest
+        if miss is not None and miss.ids[0].split("/")[0] == key.split("/")[0] and key not in miss.ids:
+            miss.ids.append(key)
         else:
             self._latest = Miss([key], reason, self._now())
             self.misses.append(self._latest)

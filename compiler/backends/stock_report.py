@@ -43,9 +43,9 @@ _GUARD_WORDS = {
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 
 
-def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
+def stock_report(observer: Any, title: str, source: s.CellSource) -> CompileReport:
     """`o`: a `stock.Observer` after the calls that it watched."""
-    r = CompileReport(
+    report = CompileReport(
         title=f"{title} under torch.compile",
         id=uuid.uuid4().hex[:8],
         options={"engine": "torch.compile"},
@@ -56,50 +56,50 @@ def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
     frame_of: dict[str, int] = {}
     entry_of: dict[str, int] = {}
     # stock compiles what a cell's top level calls, never that itself
-    compiled = [c for c in o.compiled if not (c.failed and c.name == "<module>")]
+    compiled = [compiled for compiled in observer.compiled if not (compiled.failed and compiled.name == "<module>")]
     for c in compiled:
         number = c.id.split("/")[0]
         if number not in frame_of:
-            frame_of[number] = len(r.frames)
-            r.frames.append(s.Frame(_name(c.name), label(c.file), c.line))
-        frame = r.frames[frame_of[number]]
+            frame_of[number] = len(report.frames)
+            report.frames.append(s.Frame(_name(c.name), label(c.file), c.line))
+        frame = report.frames[frame_of[number]]
         frame.captures += 1
         frame.seconds += c.seconds
-        r.timeline.append(
+        report.timeline.append(
             s.TimelineEvent(max(0.0, c.time - c.seconds), "capture", frame_of[number], None, frame.name, c.seconds)
         )
         if c.failed:
             frame.status, frame.reason = "skipped", c.failed
-            r.fallbacks.append(s.Fallback(frame.name, c.failed, 1, frame_of[number]))
+            report.fallbacks.append(s.Fallback(frame.name, c.failed, 1, frame_of[number]))
             continue
-        entry_of[c.id] = len(r.entries)
-        frame.entries.append(len(r.entries))
-        r.entries.append(s.Entry(frame_of[number], guards=len(c.guards), seconds=c.seconds))
-        r.timeline.append(
+        entry_of[c.id] = len(report.entries)
+        frame.entries.append(len(report.entries))
+        report.entries.append(s.Entry(frame_of[number], guards=len(c.guards), seconds=c.seconds))
+        report.timeline.append(
             s.TimelineEvent(c.time, "entry", frame_of[number], entry_of[c.id], plural(len(c.guards), "guard"))
         )
-        r.guards += [_guard(guard, entry_of[c.id]) for guard in c.guards]
+        report.guards += [_guard(guard, entry_of[c.id]) for guard in c.guards]
     for c in compiled:
         if not c.failed:
             for gm in c.graphs:
-                _add_graph(r, gm, frame_of[c.id.split("/")[0]], entry_of[c.id])
-    for miss in o.misses:
+                _add_graph(report, gm, frame_of[c.id.split("/")[0]], entry_of[c.id])
+    for miss in observer.misses:
         number = miss.ids[0].split("/")[0]
         if number in frame_of:
-            known = o.guards_of(miss.ids[0])
-            r.recompiles.append(_recompile(miss, frame_of[number], r.frames[frame_of[number]], known))
-            r.timeline.append(
-                s.TimelineEvent(miss.time, "recompile", frame_of[number], None, r.recompiles[-1].expected)
+            known = observer.guards_of(miss.ids[0])
+            report.recompiles.append(_recompile(miss, frame_of[number], report.frames[frame_of[number]], known))
+            report.timeline.append(
+                s.TimelineEvent(miss.time, "recompile", frame_of[number], None, report.recompiles[-1].expected)
             )
-    r.timeline.sort(key=lambda e: e.time)
-    for i, frame in enumerate(r.frames):
-        if frame.entries and any(graph_break.frame == i for graph_break in r.graph_breaks):
+    report.timeline.sort(key=lambda e: e.time)
+    for i, frame in enumerate(report.frames):
+        if frame.entries and any(graph_break.frame == i for graph_break in report.graph_breaks):
             frame.status = "partly"
     capture = sum(c.seconds for c in compiled)
-    r.stages = [s.Stage("capture", capture, capture, len(compiled))]
-    r.errors = list(o.errors)
-    finish(r)
-    return r
+    report.stages = [s.Stage("capture", capture, capture, len(compiled))]
+    report.errors = list(observer.errors)
+    finish(report)
+    return report
 
 
 def _name(name: str) -> str:
@@ -114,13 +114,13 @@ def _add_graph(report: CompileReport, gm: Any, frame: int, entry: int) -> None:
         node.meta["stack"] = _stack(node.meta.get("stack_trace") or "")
     nodes = nodes_of(gm, (), label)
     number = len(report.graphs)
-    ops = sum(n.op not in ("input", "parameter", "output") for n in nodes)
+    ops = sum(node.op not in ("input", "parameter", "output") for node in nodes)
     report.graphs.append(
         s.Graph(
             f"graph_{number}",
             frame,
             entry,
-            [n.name for n in nodes if n.op == "input"],
+            [node.name for node in nodes if node.op == "input"],
             ops=ops,
             captured=encode(nodes),
             graph_module=gm,

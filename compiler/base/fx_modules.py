@@ -50,8 +50,8 @@ def call_node(
 ) -> torch.fx.Node:
     """A new call, as `create_node` makes it. That walks over all arguments for a warning; what is set is not walked
     over."""
-    n = graph.create_node(kind, target, (), {}, name=name)
-    n.args = args
+    node = graph.create_node(kind, target, (), {}, name=name)
+    node.args = args
     if kwargs:
-        n.kwargs = kwargs
-    return n
+        node.kwargs = kwargs
+    return node

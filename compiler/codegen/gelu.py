@@ -2,7 +2,7 @@
 to 16 bits.
 
 The normal distribution's share below -a is 2 to the power of a polynomial, as its logarithm is nearly a parabola. With
-s that share, GELU is x s below 0 and x (1 - s) above; its derivative is exp(-a * a / 2) times another polynomial below
+s that share, GELU is x s below 0 and x (1 - s) above. Its derivative is exp(-a * a / 2) times another polynomial below
 0, and 1 minus that above.
 """
 

@@ -51,14 +51,16 @@ def cuda_index(schedule: Schedule) -> int | None:
     devices: dict[torch.device, str] = {}
     for step in schedule.steps:
         if isinstance(step, Launch):
-            for b in (*step.inputs, *step.outputs):
-                devices.setdefault(torch.device(b.device) if b.device is not None else torch.device("cpu"), b.name)
+            for buffer in (*step.inputs, *step.outputs):
+                devices.setdefault(
+                    torch.device(buffer.device) if buffer.device is not None else torch.device("cpu"), buffer.name
+                )
     if not devices:
-        for b in schedule.inputs:
-            device = getattr(b, "device", None)
+        for buffer in schedule.inputs:
+            device = getattr(buffer, "device", None)
             if device is not None:
-                devices.setdefault(torch.device(device), b.name)
-        cuda = [d for d in devices if d.type == "cuda"]
+                devices.setdefault(torch.device(device), buffer.name)
+        cuda = [device for device in devices if device.type == "cuda"]
         return (cuda[0].index or 0) if cuda else None
     if len(devices) > 1:
         where = ", ".join(f"{name} on {key}" for key, name in devices.items())
@@ -95,14 +97,14 @@ def generate_kernels(
             at = position[key] = len(kernels)
             name = _unique(identifier(step.kernel.name[:80], "kernel"), taken)
             n_bytes, flops = kernel_cost(step.kernel)
-            k = step.kernel
-            hints = tuple(sorted(k.hints.items()))
-            known = (language, target, *how.items(), key, repr(k.lines), repr(k.origins), hints, name)
+            kernel = step.kernel
+            hints = tuple(sorted(kernel.hints.items()))
+            known = (language, target, *how.items(), key, repr(kernel.lines), repr(kernel.origins), hints, name)
             source = _printed.get(known)
             if source is None:
                 if len(_printed) >= _PRINTED_LIMIT:
                     _printed.clear()
-                source = _printed[known] = printer(k, target, name=name, **how)
+                source = _printed[known] = printer(kernel, target, name=name, **how)
             kernels.append(GeneratedKernel(name, step.kernel, source, n_bytes, flops))
             events.emit(
                 "kernel",
@@ -119,10 +121,14 @@ def generate_kernels(
         kernel_of[id(step)] = at
     for step in schedule.steps:
         if isinstance(step, Launch):
-            k = kernels[kernel_of[id(step)]]
-            if k.source.numbers or language == "triton" and any(is_number(str(size)) for size in step.kernel.sizes):
-                pass_numbers(step, k.source.numbers)
-                k.kernel = step.kernel
+            kernel = kernels[kernel_of[id(step)]]
+            if (
+                kernel.source.numbers
+                or language == "triton"
+                and any(is_number(str(size)) for size in step.kernel.sizes)
+            ):
+                pass_numbers(step, kernel.source.numbers)
+                kernel.kernel = step.kernel
     names = {i: kernels[value].name for i, value in kernel_of.items()}
     return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, cuda), target, cuda=cuda)
 

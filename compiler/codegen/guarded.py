@@ -71,20 +71,20 @@ class GuardedValues:
     def order(self, roots: Iterable[Value]) -> list[tuple[Value, Guard]]:
         """Everything that `roots` need and that is not known yet, what is needed first."""
         roots = list(roots)
-        for v in walk(roots):
-            if v.id not in self._careful:
-                self._careful[v.id] = self.takes_care(v) or any(self._careful[arg.id] for arg in v.args)
+        for value in walk(roots):
+            if value.id not in self._careful:
+                self._careful[value.id] = self.takes_care(value) or any(self._careful[arg.id] for arg in value.args)
         seen: set[tuple] = set()
         out: list[tuple[Value, Guard]] = []
         stack: list[tuple[Value, Guard, bool]] = [(root, (), False) for root in reversed(roots)]
         while stack:
-            v, guard, done = stack.pop()
-            guard = self.guard_of(v, guard)
-            key = self.key(v, guard)
+            value, guard, done = stack.pop()
+            guard = self.guard_of(value, guard)
+            key = self.key(value, guard)
             if done:
-                out.append((v, guard))
+                out.append((value, guard))
             elif key not in seen and key not in self._known:
                 seen.add(key)
-                stack.append((v, guard, True))
-                stack.extend((a, g, False) for a, g in reversed(self.operands(v, guard)))
+                stack.append((value, guard, True))
+                stack.extend((a, g, False) for a, g in reversed(self.operands(value, guard)))
         return out

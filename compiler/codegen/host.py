@@ -66,8 +66,8 @@ class _HostPrinter:
         self.writing: int | None = None  # lines before the first whose doing lasts
 
     def run(self) -> HostPlan:
-        s = self.s
-        for i, x in enumerate(s.inputs):
+        schedule = self.s
+        for i, x in enumerate(schedule.inputs):
             if isinstance(x, Buffer):
                 name = self._name(x.name)
                 self.of[id(x)] = name
@@ -77,31 +77,31 @@ class _HostPrinter:
             else:
                 name = self._name(x[1])
             self.inputs.append(name)
-        for name, (i, kind, dim) in s.symbols.items():
+        for name, (i, kind, dim) in schedule.symbols.items():
             if kind == "value":
                 if self.inputs[i] != name:
                     self._line(f"{name} = {self.inputs[i]}")
             else:
                 self._line(f"{name} = {self.inputs[i]}.{'shape' if kind == 'size' else 'stride()'}[{dim}]")
-        for name, tensor in s.constants.items():
+        for name, tensor in schedule.constants.items():
             self.names[self._name(name)] = tensor
         self._steps()
-        for n, (i, buffer) in enumerate(s.mutations):
+        for n, (i, buffer) in enumerate(schedule.mutations):
             if n == 1 and self.writing is None:
                 self.writing = len(self.text)
             target, source = self.inputs[i], self._buffer(buffer)
-            if i in s.uncounted:
+            if i in schedule.uncounted:
                 self._line(f"{self._global('copy_unseen', unseen_writes.copy_unseen)}({target}, {source})")
             else:
                 self._line(f"{target}.copy_({source})")
-        if s.counted:
+        if schedule.counted:
             self.names["increment_version"] = torch.autograd.graph.increment_version
-            for i in s.counted:
+            for i in schedule.counted:
                 self._line(f"increment_version({self.inputs[i]})")
-        if s.uncounted:
+        if schedule.uncounted:
             self._line(f"{self._global('note_unseen', unseen_writes.note)}()")
-        outputs = [self._output(output) for output in s.outputs]
-        for key, n in s.changed_results().items():
+        outputs = [self._output(output) for output in schedule.outputs]
+        for key, n in schedule.changed_results().items():
             outputs[key] = f"{self._global('changed', changed)}({outputs[key]}, {n})"
         body = self.text
         if self.writing is not None:  # what fails from here on is not to be run again
@@ -113,7 +113,7 @@ class _HostPrinter:
                 "    error._tcompile_final = True",
                 "    raise",
             ]
-        if self.extern_calls or s.mutations:
+        if self.extern_calls or schedule.mutations:
             self.names["grad_enabled"] = torch._C.is_grad_enabled
             self.names["set_grad_enabled"] = torch._C._set_grad_enabled
             body = [
@@ -300,7 +300,7 @@ class _HostPrinter:
                 self.of[id(output)] = name
             names.append(name)
         single = len(extern.op._schema.returns) == 1 and not str(extern.op._schema.returns[0].type).startswith("List")
-        target = f"{names[0]}" if single and names else "".join(f"{n}, " for n in names).rstrip()
+        target = f"{names[0]}" if single and names else "".join(f"{name}, " for name in names).rstrip()
         self._line(f"{target + ' = ' if names else ''}{function}({', '.join(args)})", why)
         # Kernels address memory by the strides that were planned. torch's kernels choose strides by their operands'
         # layout and may change their mind from version to version, so what came back is looked at, not believed.

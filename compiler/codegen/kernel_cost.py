@@ -43,13 +43,13 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
             return 0
 
     n_bytes, gathered = 0, _gathered(kernel)
-    for b in (*kernel.inputs, *kernel.outputs):
-        n = b.dtype.itemsize
-        for size, stride in zip(b.shape, b.stride):
+    for buffer in (*kernel.inputs, *kernel.outputs):
+        n = buffer.dtype.itemsize
+        for size, stride in zip(buffer.shape, buffer.stride):
             if as_expr(stride) is not as_expr(0):  # a broadcast dimension is read once
                 n *= at_hints(size)
-        if b.name in gathered:
-            n = min(n, sum(at_hints(numel(axes)) for axes in gathered[b.name]) * b.dtype.itemsize)
+        if buffer.name in gathered:
+            n = min(n, sum(at_hints(numel(axes)) for axes in gathered[buffer.name]) * buffer.dtype.itemsize)
         n_bytes += n
     outer = at_hints(numel(kernel.outer))
     flops = 0

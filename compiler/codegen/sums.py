@@ -14,7 +14,7 @@ def sum_of_products(kernel: Kernel) -> tuple[Stage, Acc] | None:
     if len(kernel.stages) < 2:
         return None
     first, rest = kernel.stages[0], kernel.stages[1:]
-    if not first.axes or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
+    if not first.axes or len(first.accs) != 1 or first.stores or any(stage.axes or stage.accs for stage in rest):
         return None
     acc = first.accs[0]
     return (first, acc) if acc.op == "sum" and acc.dtype == torch.float32 and acc.value.op == "mul" else None

@@ -1,7 +1,7 @@
 """Operators of torch that do not check all of their arguments, with the checks that they lack.
 
-Graphs out of files call these in their place: recurrent layers read weights and states of other sizes beyond their
-ends, as does the norm of a weight; attention reads values as far as there are keys; truncating division of the smallest
+Graphs out of files call these in their place. Recurrent layers read weights and states of other sizes beyond their
+ends, as does the norm of a weight. Attention reads values as far as there are keys. Truncating division of the smallest
 whole number by -1 ends the process.
 """
 

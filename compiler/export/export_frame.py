@@ -472,8 +472,14 @@ class _Builder:
             if self.is_argument(of):
                 symbols[symbol] = [self.path(of), dim]
         signature = []
-        for p in list(_signature(self.function).parameters.values())[len(self.owner) :]:
-            signature.append([p.name, p.kind.name, None if p.default is p.empty else [p.default]])
+        for parameter in list(_signature(self.function).parameters.values())[len(self.owner) :]:
+            signature.append(
+                [
+                    parameter.name,
+                    parameter.kind.name,
+                    None if parameter.default is parameter.empty else [parameter.default],
+                ]
+            )
         matters = any(
             isinstance(node.target, HigherOrderCall) or node.target is torch._C._set_grad_enabled
             for node in self.graph.graph_module.graph.nodes
@@ -493,7 +499,7 @@ class _Builder:
             self.backend,
         )
         program.strides = self.strides()
-        program.classes, program.hints = self.classes, {s: int(self.env.hints[s]) for s in symbols}
+        program.classes, program.hints = self.classes, {symbol: int(self.env.hints[symbol]) for symbol in symbols}
         return program
 
     def strides(self) -> dict[str, list]:
@@ -535,7 +541,7 @@ class _Builder:
                 fixed = self.env.replace(self.env.to_expr(self.env.wrap(_symbol(symbol))))
                 if fixed.is_const:
                     line = next(
-                        (f" at {f}:{n}" for e, f, n, _ in self.env.guards if symbol in e.symbol_names() and f), ""
+                        (f" at {f}:{n}" for expr, f, n, _ in self.env.guards if symbol in expr.symbol_names() and f), ""
                     )
                     raise ExportError(
                         f"dynamic: dimension {dim} of `{source.name()}` cannot vary: the code fixes it to"

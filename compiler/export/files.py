@@ -123,7 +123,7 @@ def _strides(tensor: torch.Tensor) -> list[int]:
 def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the strides give each element memory of its own, without large gaps."""
     extent = 1
-    for stride, size in sorted((st, s) for st, s in zip(strides, shape) if s > 1):
+    for stride, size in sorted((st, size) for st, size in zip(strides, shape) if size > 1):
         if stride < extent:
             return False
         extent += stride * (size - 1)

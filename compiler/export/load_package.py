@@ -55,11 +55,11 @@ def load_package(
             stacklevel=2,
         )
     folder = Path(path)
-    m = _manifest(folder)
-    place = _place(m["needs"], device, str(folder))
-    _check_files(folder, m)
-    tensors = _tensors(m, Path(weights) if weights is not None else folder / m["weights"]["file"], place)
-    return PackagedProgram(m, tensors, place, _program(m, folder, tensors, place))
+    manifest = _manifest(folder)
+    place = _place(manifest["needs"], device, str(folder))
+    _check_files(folder, manifest)
+    tensors = _tensors(manifest, Path(weights) if weights is not None else folder / manifest["weights"]["file"], place)
+    return PackagedProgram(manifest, tensors, place, _program(manifest, folder, tensors, place))
 
 
 class PackagedProgram(ProgramCalls):

@@ -154,7 +154,7 @@ def _captured(program: ExportedProgram, state: dict[str, torch.Tensor]) -> Captu
     for check in program.checks:
         if check.kind == "sizes" and not env.decide(as_expr(decode_expr(check.expected))):
             raise ExportError(f"{program.name}: the sizes {program.hints} do not fit its checks")
-    tensors = {path_text(c.path): c for c in program.checks if c.kind == "tensor"}
+    tensors = {path_text(check.path): check for check in program.checks if check.kind == "tensor"}
     inputs, nodes = [], program.graph.find_nodes(op="placeholder")
     for node, i in zip(nodes, program.inputs):
         inputs.append(GraphInput(i.name, None, "tensor" if i.kind in ("argument", "state") else "int"))
@@ -177,7 +177,7 @@ def _value(program: ExportedProgram, i: Input, env: ShapeEnv, state: dict, tenso
     want = tensors[name].expected
     shape = tuple(maybe_int(decode_expr(s)) for s in want["shape"])
     strides = program.strides.get(name)
-    stride = _contiguous(shape) if strides is None else tuple(maybe_int(decode_expr(s)) for s in strides)
+    stride = _contiguous(shape) if strides is None else tuple(maybe_int(decode_expr(stride)) for stride in strides)
     device = torch.device(want["device"]) if want["device"] == "cpu" else torch.device(want["device"], 0)
     return from_meta(TensorMeta(shape, stride, getattr(torch, want["dtype"].removeprefix("torch.")), device), env)
 

@@ -37,7 +37,7 @@ def binder(signature: list) -> Callable[..., tuple]:
         if kind == "POSITIONAL_ONLY" and (k + 1 == len(signature) or signature[k + 1][1] != kind):
             text.append("/")
     names = [name for name, _, _ in signature]
-    exec(f"def program({', '.join(text)}):\n    return ({''.join(n + ', ' for n in names)})", values)
+    exec(f"def program({', '.join(text)}):\n    return ({''.join(name + ', ' for name in names)})", values)
     return values["program"]
 
 
@@ -93,34 +93,34 @@ def _source(path: list, index: dict[str, int]) -> Source:
     return source
 
 
-def _guard(c: Check, index: dict[str, int], arguments: dict[str, dict], place: torch.device) -> Guard | None:
-    if c.kind == "sizes":
-        return Guard(None, "PREDICATE", decode_expr(c.expected))
-    source = _source(c.path, index)
-    if c.kind == "tensor":
-        row = arguments[path_text(c.path)]
+def _guard(check: Check, index: dict[str, int], arguments: dict[str, dict], place: torch.device) -> Guard | None:
+    if check.kind == "sizes":
+        return Guard(None, "PREDICATE", decode_expr(check.expected))
+    source = _source(check.path, index)
+    if check.kind == "tensor":
+        row = arguments[path_text(check.path)]
         shape = tuple(maybe_int(decode_expr(e)) for e in row["shape"])
         stride = tuple(maybe_int(decode_expr(e)) for e in row["stride"]) if "stride" in row else (None,) * len(shape)
-        dtype = decode({"torch": c.expected["dtype"]})
-        device = torch.device("cpu") if c.expected["device"] == "cpu" else place
+        dtype = decode({"torch": check.expected["dtype"]})
+        device = torch.device("cpu") if check.expected["device"] == "cpu" else place
         return Guard(source, "TENSOR", TensorSpec(torch.Tensor, dtype, device, False, shape, stride))
-    if c.kind == "const":
-        value = decode(c.expected)
+    if check.kind == "const":
+        value = decode(check.expected)
         return Guard(source, "EQUALS", value) if value is None or is_constant(value) else None
-    if c.kind == "type":
-        module, _, name = c.expected.rpartition(".")
+    if check.kind == "type":
+        module, _, name = check.expected.rpartition(".")
         wanted = getattr(builtins, name, None) if module == "builtins" else None
         return Guard(source, "TYPE", wanted) if isinstance(wanted, type) else None
-    if c.kind == "len":
-        return Guard(source, "LEN", c.expected)
-    if c.kind == "keys":
-        return Guard(source, "DICT_KEYS", tuple(decode(k) for k in c.expected))
-    if c.kind == "int":
-        return Guard(source, "INT_SYMBOL", symbol(c.expected))
-    if c.kind == "same":
-        return Guard(source, "ALIAS", _source(c.expected, index))
-    if c.kind == "apart":
-        return Guard(None, "NO_OVERLAP", (source, _source(c.expected, index)))
+    if check.kind == "len":
+        return Guard(source, "LEN", check.expected)
+    if check.kind == "keys":
+        return Guard(source, "DICT_KEYS", tuple(decode(k) for k in check.expected))
+    if check.kind == "int":
+        return Guard(source, "INT_SYMBOL", symbol(check.expected))
+    if check.kind == "same":
+        return Guard(source, "ALIAS", _source(check.expected, index))
+    if check.kind == "apart":
+        return Guard(None, "NO_OVERLAP", (source, _source(check.expected, index)))
     return None
 
 

@@ -24,7 +24,7 @@ def kernel_files(generated: Generated, opts: Any, folder: Path) -> tuple[list[di
         from ..runtime.autotune import tune
 
         generated = tune(generated, opts)
-    libraries = load_text([(k.name, k.source.code) for k in generated.kernels], generated.target, opts)
+    libraries = load_text([(kernel.name, kernel.source.code) for kernel in generated.kernels], generated.target, opts)
     rows = []
     files: dict[bytes, str] = {}  # a library may serve several kernels
     for kernel, library in zip(generated.kernels, libraries):

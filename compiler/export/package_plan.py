@@ -47,7 +47,7 @@ class _Encoder:
         self.operators: dict[tuple[str, str], int] = {}
 
     def plan(self, parts: PlanParts) -> dict[str, Any]:
-        steps = [self.step(s) for s in parts.steps if not self.idle(s)]
+        steps = [self.step(step) for step in parts.steps if not self.idle(step)]
         outputs = [[kind, self.call(what) if kind == OUT_CALL else what] for kind, what in parts.outputs]
         return {
             "inputs": parts.n_inputs,
@@ -56,9 +56,9 @@ class _Encoder:
             "slots": [list(slot) for slot in parts.slots],
             "steps": steps,
             "outputs": outputs,
-            "constants": [self.constant(c) for c in parts.constants],
+            "constants": [self.constant(constant) for constant in parts.constants],
             "scratch": parts.scratch,
-            "operators": [list(o) for o in self.operators],
+            "operators": [list(operator) for operator in self.operators],
         }
 
     def idle(self, s: tuple) -> bool:

@@ -244,81 +244,81 @@ class ProgramCalls:
                 raise self._refusal(c, f"shape {want}", f"shape {list(got)}")
         return sizes
 
-    def _refusal(self, c: Check, expected: str, got: str) -> ExportError:
-        hint = f" {c.where} relies on it." if c.where else ""
+    def _refusal(self, check: Check, expected: str, got: str) -> ExportError:
+        hint = f" {check.where} relies on it." if check.where else ""
         return ExportError(
-            f"{self.name}: argument `{path_text(c.path)}`: expected {expected}, got {got}.{hint}"
-            if c.path
+            f"{self.name}: argument `{path_text(check.path)}`: expected {expected}, got {got}.{hint}"
+            if check.path
             else f"{self.name}: expected {expected}, got {got}.{hint}"
         )
 
-    def _check_tensor(self, c: Check, value: Any, sizes: dict[str, int], later: list) -> None:
+    def _check_tensor(self, check: Check, value: Any, sizes: dict[str, int], later: list) -> None:
         if not isinstance(value, torch.Tensor):
-            raise self._refusal(c, "a tensor", type(value).__name__)
-        want = c.expected
+            raise self._refusal(check, "a tensor", type(value).__name__)
+        want = check.expected
         if type(value) not in (torch.Tensor, nn.Parameter, nn.Buffer):
-            raise self._refusal(c, "a plain tensor", type(value).__name__)
+            raise self._refusal(check, "a plain tensor", type(value).__name__)
         if str(value.dtype) != want["dtype"]:
-            raise self._refusal(c, want["dtype"], str(value.dtype))
+            raise self._refusal(check, want["dtype"], str(value.dtype))
         if value.device.type != want["device"]:
-            raise self._refusal(c, f"a tensor on {want['device']}", f"one on {value.device}")
+            raise self._refusal(check, f"a tensor on {want['device']}", f"one on {value.device}")
         if self.grad_matters and value.requires_grad != want["requires_grad"] and torch._C.is_grad_enabled():
-            raise self._refusal(c, f"requires_grad={want['requires_grad']}", f"requires_grad={value.requires_grad}")
+            raise self._refusal(check, f"requires_grad={want['requires_grad']}", f"requires_grad={value.requires_grad}")
         if value.dim() != len(want["shape"]):
-            raise self._refusal(c, plural(len(want["shape"]), "dimension"), f"{value.dim()}")
+            raise self._refusal(check, plural(len(want["shape"]), "dimension"), f"{value.dim()}")
         for d, (w, g) in enumerate(zip(want["shape"], value.shape)):
             if isinstance(w, list) and w[0] == "sym":
                 g = int(g)
                 if w[1] in sizes and sizes[w[1]] != g:
-                    raise self._refusal(c, f"size {sizes[w[1]]} in dimension {d} (it is {w[1]})", f"{g}")
+                    raise self._refusal(check, f"size {sizes[w[1]]} in dimension {d} (it is {w[1]})", f"{g}")
                 if g < 2:
-                    raise self._refusal(c, f"a size of 2 or more in dimension {d}", f"{g}")
+                    raise self._refusal(check, f"a size of 2 or more in dimension {d}", f"{g}")
                 sizes[w[1]] = g
             elif isinstance(w, int) and w != g:
                 raise self._refusal(
-                    c,
+                    check,
                     f"size {w} in dimension {d}",
-                    f"{int(g)}; to let it vary, export with dynamic={{{str(c.path[0])!r}: [{d}]}}",
+                    f"{int(g)}; to let it vary, export with dynamic={{{str(check.path[0])!r}: [{d}]}}",
                 )
         if any(isinstance(w, list) and w[0] != "sym" for w in want["shape"]):
-            later.append((c, tuple(value.shape), want["shape"]))
+            later.append((check, tuple(value.shape), want["shape"]))
 
-    def _check_value(self, c: Check, value: Any, sizes: dict[str, int]) -> None:
-        if c.kind == "const":
-            want = value_json.decode(c.expected)
+    def _check_value(self, check: Check, value: Any, sizes: dict[str, int]) -> None:
+        if check.kind == "const":
+            want = value_json.decode(check.expected)
             if type(value) is not type(want) or not (value == want or value != value and want != want):
                 raise self._refusal(
-                    c,
+                    check,
                     repr(want),
                     repr(value) if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__,
                 )
-        elif c.kind == "type":
+        elif check.kind == "type":
             got = f"{type(value).__module__}.{type(value).__qualname__}"
-            if got != c.expected:
+            if got != check.expected:
                 raise self._refusal(
-                    c, f"a {c.expected.removeprefix('builtins.')}", f"a {got.removeprefix('builtins.')}"
+                    check, f"a {check.expected.removeprefix('builtins.')}", f"a {got.removeprefix('builtins.')}"
                 )
-        elif c.kind == "len":
+        elif check.kind == "len":
             got = len(value) if isinstance(value, Sized) else 0
-            if got != c.expected:
-                raise self._refusal(c, f"{c.expected} item{'' if c.expected == 1 else 's'}", str(got))
-        elif c.kind == "keys":
-            want = [value_json.decode(k) for k in c.expected]
+            if got != check.expected:
+                raise self._refusal(check, f"{check.expected} item{'' if check.expected == 1 else 's'}", str(got))
+        elif check.kind == "keys":
+            want = [value_json.decode(k) for k in check.expected]
             if not isinstance(value, dict) or list(value) != want:
                 raise self._refusal(
-                    c, f"the keys {want}", str(list(value)) if isinstance(value, dict) else type(value).__name__
+                    check, f"the keys {want}", str(list(value)) if isinstance(value, dict) else type(value).__name__
                 )
-        elif c.kind == "int":
-            signed = is_signed(c.expected)
+        elif check.kind == "int":
+            signed = is_signed(check.expected)
             if type(value) is not int or value < 2 and not signed or abs(value) >= 2**63:
-                raise self._refusal(c, "an int" if signed else "an int of 2 or more", repr(value))
-            if sizes.setdefault(c.expected, value) != value:
-                raise self._refusal(c, f"{c.expected} = {sizes[c.expected]}", str(value))
-        elif c.kind == "float":
+                raise self._refusal(check, "an int" if signed else "an int of 2 or more", repr(value))
+            if sizes.setdefault(check.expected, value) != value:
+                raise self._refusal(check, f"{check.expected} = {sizes[check.expected]}", str(value))
+        elif check.kind == "float":
             if type(value) is not float:
-                raise self._refusal(c, "a float", repr(value))
+                raise self._refusal(check, "a float", repr(value))
         else:
-            raise ExportError(f"{self.name} holds a check of unknown kind {c.kind!r}")
+            raise ExportError(f"{self.name} holds a check of unknown kind {check.kind!r}")
 
     # --- results
     def _build(

@@ -1,14 +1,14 @@
 """The operators that an exported program may call: a closed list by name.
 
-An operator is here if it is safe for any arguments: it checks indices, sizes and types itself, reads and writes its
-tensors' memory alone, touches no file and no state of the process, and takes time in proportion to its tensors. What is
-not:
+An operator is here if it is safe for any arguments. It checks indices, sizes and types itself, and reads and writes its
+tensors' memory alone. It touches no file and no state of the process, and takes time in proportion to its tensors. What
+is not:
 
-    storages set_, resize_, _reinterpret_tensor, from_file, frombuffer, data_ptr, storage
-    layouts that trust indices sparse, nested, quantized and mkldnn tensors, and all that makes or reads them
-    indices that none checks lu_solve, ldl_solve, ctc_loss, gradients of pooling by indices, the private operators of
-    aten loops by a number the orthogonal polynomials of torch.special the process manual_seed, set_default_dtype,
-    record_stream, apply_, register_hook
+    storages                    set_, resize_, _reinterpret_tensor, from_file, frombuffer, data_ptr, storage
+    layouts that trust indices  sparse, nested, quantized and mkldnn tensors, and all that makes or reads them
+    indices that none checks    lu_solve, ldl_solve, ctc_loss, gradients of pooling by indices, aten's private operators
+    loops by a number           the orthogonal polynomials of torch.special
+    the process                 manual_seed, set_default_dtype, record_stream, apply_, register_hook
 
 `x_` is the change in place of `x`. Custom operators are called only where the loading program names them.
 """

@@ -118,7 +118,7 @@ class CellTimes:
 
     def count(self, cell: _Cell, before: list[tuple[Any, int]]) -> None:
         """Switch a cell off that loses by its counts. Its calls since `before` were those of its first run."""
-        served = [(e.meta, n) for e, n in self._served(before) if e.meta is not None and n > 0]
+        served = [(entry.meta, n) for entry, n in self._served(before) if entry.meta is not None and n > 0]
         calls = [(n, meta.counted) for meta, n in served]
         if any(counted is None for _, counted in calls):
             return
@@ -138,7 +138,7 @@ class CellTimes:
         """Seconds that calls of entries have saved since `before`, as far as that was measured. An entry may have taken
         another's place meanwhile, for classes that the cell defined again.
         """
-        return sum(n * e.meta.gain for e, n in self._served(before) if e.meta is not None)
+        return sum(n * entry.meta.gain for entry, n in self._served(before) if entry.meta is not None)
 
 
 class CellRun:

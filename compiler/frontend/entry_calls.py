@@ -79,8 +79,8 @@ class GraphCall:
         """The inputs that somebody has written to since, or that cannot tell."""
         return [
             x
-            for k, (x, v) in enumerate(zip(self.inputs, self.versions))
-            if isinstance(x, torch.Tensor) and (v is None or k in self.unseen or _version(x) != v)
+            for k, (x, version) in enumerate(zip(self.inputs, self.versions))
+            if isinstance(x, torch.Tensor) and (version is None or k in self.unseen or _version(x) != version)
         ]
 
 
@@ -91,18 +91,18 @@ def unseen_writes(graph: torch.fx.Graph) -> frozenset[int]:
     """Positions of the inputs that a graph of torch's calls may write to without a change of version: the running
     statistics of norms, and what it takes the `data` of. More may be among them than are written."""
     reached: list[torch.fx.Node] = []
-    for n in graph.nodes:
-        if n.target is getattr and n.args[1] == "data":
-            reached.append(n.args[0])
-        elif _called(n.target) in _NORMS:
-            given = (*n.args[1:], *(v for k, v in n.kwargs.items() if k != "input"))
+    for node in graph.nodes:
+        if node.target is getattr and node.args[1] == "data":
+            reached.append(node.args[0])
+        elif _called(node.target) in _NORMS:
+            given = (*node.args[1:], *(value for key, value in node.kwargs.items() if key != "input"))
             reached += [x for x in given if isinstance(x, torch.fx.Node)]
     seen: set[torch.fx.Node] = set()
     while reached:
-        n = reached.pop()
-        if n not in seen:
-            seen.add(n)
-            reached += n.all_input_nodes
+        node = reached.pop()
+        if node not in seen:
+            seen.add(node)
+            reached += node.all_input_nodes
     return frozenset(k for k, n in enumerate(graph.find_nodes(op="placeholder")) if n in seen)
 
 
@@ -158,12 +158,12 @@ def _changes_something(code: CodeType) -> bool:
     or changes something. Names that a cell sets are put back by whoever runs it again; one that it reads as well would
     be another each time."""
     instructions = list(dis.get_instructions(code))
-    read = {i.argval for i in instructions if i.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
+    read = {instruction.argval for instruction in instructions if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
     top_level = code.co_qualname.startswith("<module>")
     return any(
-        not i.opname.startswith(_PURE)
-        and not (top_level and i.opname in ("STORE_NAME", "STORE_GLOBAL") and i.argval not in read)
-        or i.opname == "BINARY_OP"
-        and i.argrepr.endswith("=")
-        for i in instructions
+        not instruction.opname.startswith(_PURE)
+        and not (top_level and instruction.opname in ("STORE_NAME", "STORE_GLOBAL") and instruction.argval not in read)
+        or instruction.opname == "BINARY_OP"
+        and instruction.argrepr.endswith("=")
+        for instruction in instructions
     )

@@ -101,8 +101,8 @@ def filtered(
     """The guards that stay, and those that go. `inputs` are the sources of the graph's inputs. Raises OptionError where
     the filter is at fault."""
     values = _Values(func, args)
-    entries = [_entry(g, values) for g in guards]
-    arrays = {s.base for s in inputs if s.kind == "array"}
+    entries = [_entry(guard, values) for guard in guards]
+    arrays = {source.base for source in inputs if source.kind == "array"}
     kept: list[Guard] = []
     dropped: list[Guard] = []
     refused: list[Guard] = []
@@ -193,13 +193,13 @@ def _answers(choose: Callable, entries: list[GuardFilterEntry]) -> list[bool]:
 
 
 def _refusal(refused: list[Guard]) -> str:
-    g = refused[0]
-    if g.kind == "PREDICATE":
-        what = f"on sizes ({g.expected})"
-    elif g.kind == "TENSOR":
-        what = f"on `{_name(g)}`, a tensor that the graph reads"
+    guard = refused[0]
+    if guard.kind == "PREDICATE":
+        what = f"on sizes ({guard.expected})"
+    elif guard.kind == "TENSOR":
+        what = f"on `{_name(guard)}`, a tensor that the graph reads"
     else:
-        what = f"on `{_name(g)}`, which the graph reads"
+        what = f"on `{_name(guard)}`, which the graph reads"
     more = f", and {len(refused) - 1} like it" if len(refused) > 1 else ""
     return (
         f"guard_filter_fn drops the guard {what}{more}. Kernels read memory by dtypes, sizes and strides, so that such"

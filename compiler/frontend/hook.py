@@ -421,6 +421,6 @@ def _run_compiled(engine: HookEngine, code: types.CodeType, top: types.FunctionT
 
 def reset() -> None:
     """Forget the entries of all engines, also of those that are gone."""
-    for e in _engines.values():
-        e.reset()
+    for engine in _engines.values():
+        engine.reset()
     forget_all()

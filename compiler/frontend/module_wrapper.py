@@ -59,8 +59,8 @@ class CompiledCalls:
         self.forward = engine.dispatcher(forward) if self.forward_function is not None else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        m = self.module
-        d = m.__dict__
+        module = self.module
+        d = module.__dict__
         if (
             self.forward is None
             or d["_forward_hooks"]
@@ -69,35 +69,35 @@ class CompiledCalls:
             or d["_backward_pre_hooks"]
             or "forward" in d
             or "_call_impl" in d
-            or type(m).forward is not self.forward_function
+            or type(module).forward is not self.forward_function
             or _nn._global_forward_hooks
             or _nn._global_forward_pre_hooks
             or _nn._global_backward_hooks
             or _nn._global_backward_pre_hooks
-            or (now := _NAMES_OF_CALL(type(m))) != _CALL
+            or (now := _NAMES_OF_CALL(type(module))) != _CALL
             # (torch exchanges nn.Module's to see the modules of who traces: not this one)
             and not (now == _NAMES_OF_CALL(nn.Module) and is_fx_symbolic_tracing())
         ):
-            return self.whole(m, *args, **kwargs)
-        return self.forward(m, *args, **kwargs)
+            return self.whole(module, *args, **kwargs)
+        return self.forward(module, *args, **kwargs)
 
     def between_hooks(self) -> bool:
         """Whether FSDP2's hooks run around forward, because the module around this one is called outside: then they
         are not captured, to end a graph each, but run as torch has them."""
-        m = self.module
+        module = self.module
         states = sys.modules.get("torch.distributed._composable_state")
-        if states is None or self.forward is None or "forward" in m.__dict__:
+        if states is None or self.forward is None or "forward" in module.__dict__:
             return False
-        reference = states._module_state_mapping.get(m)
+        reference = states._module_state_mapping.get(module)
         state = reference() if isinstance(reference, weakref.ref) else reference
-        return getattr(state, "_is_root", None) is False and getattr(state, "_modules", ()) == (m,)
+        return getattr(state, "_is_root", None) is False and getattr(state, "_modules", ()) == (module,)
 
     def call_forward(self, args: tuple, kwargs: dict) -> Any:
         """`compiled.forward(...)`: as it is called on the module, without hooks."""
-        m = self.module
-        if self.forward is None or type(m).forward is not self.forward_function:
-            return type(m).forward(m, *args, **kwargs)
-        return self.forward(m, *args, **kwargs)
+        module = self.module
+        if self.forward is None or type(module).forward is not self.forward_function:
+            return type(module).forward(module, *args, **kwargs)
+        return self.forward(module, *args, **kwargs)
 
 
 def _class_for(base: Any) -> type:

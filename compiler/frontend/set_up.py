@@ -128,7 +128,7 @@ class _Scope:
         return bool(node.decorator_list) or _Scope(self.namespace, self.running, self).any_works(body)
 
     def _called(self, node: Any) -> bool:
-        given = [*node.args, *(k.value for k in node.keywords)]
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
         return not self._sums_counts(node) and self._call(node.func) or self.any_works(given)
 
     def _sums_counts(self, node: Any) -> bool:
@@ -156,9 +156,12 @@ class _Scope:
         if isinstance(node, ast.UnaryOp):
             return self._is_number(node.operand)
         if isinstance(node, ast.Call):
-            f = node.func
+            func = node.func
             named = (
-                isinstance(f, ast.Name) and f.id in _TO_NUMBERS or isinstance(f, ast.Attribute) and f.attr in _COUNTS
+                isinstance(func, ast.Name)
+                and func.id in _TO_NUMBERS
+                or isinstance(func, ast.Attribute)
+                and func.attr in _COUNTS
             )
             return named or self._sums_counts(node)
         if isinstance(node, ast.Name):

@@ -159,15 +159,15 @@ class _Stages:
 
     def _visit(self, root: Value) -> None:
         stage, inner = self._stage, self._inner
-        for v in () if root.id in stage else walk([root], stage):
-            if v.op == "acc":
-                s, i = self.acc_stage[v.attr] + 1, False
+        for value in () if root.id in stage else walk([root], stage):
+            if value.op == "acc":
+                s, i = self.acc_stage[value.attr] + 1, False
             else:
-                s = max((stage[arg.id] for arg in v.args), default=0)
-                i = any(inner[arg.id] for arg in v.args)
-                i = i or bool(v.symbols & self.red_names)
-            stage[v.id], inner[v.id] = s, i
-            self._keep.append(v)
+                s = max((stage[arg.id] for arg in value.args), default=0)
+                i = any(inner[arg.id] for arg in value.args)
+                i = i or bool(value.symbols & self.red_names)
+            stage[value.id], inner[value.id] = s, i
+            self._keep.append(value)
 
 
 def _locals(group: Group, roots: list[_Root], reduced: list[int], info: _Stages, hints: dict[str, int]) -> list[Value]:
@@ -183,14 +183,14 @@ def _locals(group: Group, roots: list[_Root], reduced: list[int], info: _Stages,
         stack = [root.value for root in roots if root.inner and root.stage == s]
         seen: set[int] = set()
         while stack:
-            v = stack.pop()
-            if v.id in seen:
+            value = stack.pop()
+            if value.id in seen:
                 continue
-            seen.add(v.id)
-            if info.stage_of(v) == s:
-                stack.extend(v.args)
-            elif info.inner(v) and cost(v) >= WORTH_KEEPING:
-                kept[v.id] = v
+            seen.add(value.id)
+            if info.stage_of(value) == s:
+                stack.extend(value.args)
+            elif info.inner(value) and cost(value) >= WORTH_KEEPING:
+                kept[value.id] = value
     return sorted(kept.values(), key=lambda v: v.id)
 
 
@@ -204,12 +204,14 @@ def _emit(
     hints: dict[str, int],
     name: str,
 ) -> Launch:
-    n_stages = 1 + max((r.stage for r in roots), default=0)
-    exprs = _all_indices([r.value for r in roots] + kept, [r.store[1] for r in roots if r.store is not None])
+    n_stages = 1 + max((root.stage for root in roots), default=0)
+    exprs = _all_indices(
+        [root.value for root in roots] + kept, [root.store[1] for root in roots if root.store is not None]
+    )
     outer_axes, m_outer = _merge(group, [k for k in range(len(group.factors)) if k not in set(reduced)], exprs, "i")
     inner_axes, m_inner = _merge(group, reduced, exprs, "r")
     names = {**m_outer, **m_inner}
-    formal = FormalNames({a.symbol.name for a in (*outer_axes, *inner_axes)})
+    formal = FormalNames({axis.symbol.name for axis in (*outer_axes, *inner_axes)})
     outer = tuple(Axis(axis.symbol, maybe_int(formal.size(as_expr(axis.size)))) for axis in outer_axes)
     inner = tuple(Axis(axis.symbol, maybe_int(formal.size(as_expr(axis.size)))) for axis in inner_axes)
 

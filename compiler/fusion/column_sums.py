@@ -1,6 +1,6 @@
-"""On a GPU, a sum over the rows that a kernel reduces one by one is made in that kernel (a norm's backward: the
-gradient of its input, row by row, and those of weight and bias, column by column): each program goes through a run of
-rows and leaves the sums of its columns, which a small kernel adds up.
+"""On a GPU, a sum over the rows that a kernel reduces one by one is made in that kernel. Each program goes through a
+run of rows and leaves the sums of its columns, which a small kernel adds up. A norm's backward is such a kernel: it
+makes the gradient of its input row by row, and those of weight and bias column by column.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHORTEST, LONGEST = 256, 2048  # rows that registers hold beside their sums
 LEAST = 1 << 20  # elements: below, launches are what takes the time
 
 
-def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tuple[LoopNest, LoopNest] | None:
+def column_sums(group: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tuple[LoopNest, LoopNest] | None:
     """(a nest over the rows of group g that leaves sums of runs of them, the nest that adds those up), together what
     `nest` computes; None where it is no sum over g's rows."""
     if (
@@ -35,9 +35,9 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         or not nest.value.dtype == nest.buffer.dtype == torch.float32
     ):
         return None
-    if g.extern is not None or not g.nests or g.product or g.alone or not g.has_reduction:
+    if group.extern is not None or not group.nests or group.product or group.alone or not group.has_reduction:
         return None
-    split = _runs(g.factors, g.runs)
+    split = _runs(group.factors, group.runs)
     if split is None:
         return None
     runs, rows, columns, new = split
@@ -45,10 +45,10 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         return None
     axes = (*runs, *rows, *columns)
     ranges = {axis.symbol.name: (0, axis.size) for axis in axes}
-    m = same_elements(g, nest, loads, axes, new, ranges)
+    m = same_elements(group, nest, loads, axes, new, ranges)
     if m is None:
         return None
-    own, of_rows = ({a.symbol.name for a in part} for part in (columns, (*runs, *rows)))
+    own, of_rows = ({axis.symbol.name for axis in part} for part in (columns, (*runs, *rows)))
     if not all(m[axis.symbol.name].symbol_names() <= own for axis in nest.axes) or not all(
         m[axis.symbol.name].symbol_names() <= of_rows for axis in nest.reduce_axes
     ):
@@ -75,7 +75,7 @@ def added_up(nest: LoopNest, dtype: torch.dtype, rows: int, width: int, at: Expr
     return parts, replace(nest, value=load(parts, run.symbol * width + at), reduce_axes=(run,), domain=domain)
 
 
-def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> LoopNest | None:
+def in_space_of(group: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> LoopNest | None:
     """An element-wise nest with an axis for each factor of the group's space, in its order; None where they meet no
     buffer's elements alike, or the innermost axis would move."""
     if (
@@ -83,13 +83,15 @@ def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         or nest.reduce_op is not None
         or nest.alone
         or nest.product
-        or not g.nests
-        or not all(factor.size.is_const for factor in g.factors)
+        or not group.nests
+        or not all(factor.size.is_const for factor in group.factors)
     ):
         return None
-    axes = tuple(Axis(symbol(f"w{k}"), int(factor.size.value)) for k, factor in enumerate(g.factors))
+    axes = tuple(Axis(symbol(f"w{k}"), int(factor.size.value)) for k, factor in enumerate(group.factors))
     ranges = {axis.symbol.name: (0, axis.size) for axis in axes}
-    m = same_elements(g, nest, loads, axes, {factor_symbol(k).name: axis.symbol for k, axis in enumerate(axes)}, ranges)
+    m = same_elements(
+        group, nest, loads, axes, {factor_symbol(k).name: axis.symbol for k, axis in enumerate(axes)}, ranges
+    )
     if m is None:
         return None
     index = tidy(nest.index.subs(m), ranges)
@@ -130,7 +132,7 @@ def _runs(
     best: tuple[int, int, int] | None = None  # distance from the number wanted, factor that is parted, its part
     for k in range(len(outer)):
         before = _product(sizes[:k])
-        for d in (d for d in range(2, sizes[k] + 1) if sizes[k] % d == 0):
+        for d in (dim for dim in range(2, sizes[k] + 1) if sizes[k] % dim == 0):
             n = before * d
             if (
                 (n == known if known else FEWEST_RUNS <= n <= MOST_RUNS)
@@ -158,7 +160,7 @@ def _product(sizes: Sequence[int]) -> int:
 
 
 def same_elements(
-    g: Any,
+    group: Any,
     nest: LoopNest,
     loads: Sequence[tuple[Buffer, Expr]],
     axes: Sequence[Axis],
@@ -169,10 +171,10 @@ def same_elements(
     meets it.
     """
     for buffer, expr in loads:
-        at = g.writes.get(buffer)
-        if at is None and buffer in g.read_at:
-            domain, level, other = g.read_at[buffer][0]
-            m = g.map_of(domain, level, g.factors) if level == "full" else None
+        at = group.writes.get(buffer)
+        if at is None and buffer in group.read_at:
+            domain, level, other = group.read_at[buffer][0]
+            m = group.map_of(domain, level, group.factors) if level == "full" else None
             at = None if m is None else other.subs(m)
         if at is None:
             continue
@@ -187,7 +189,9 @@ def same_elements(
 
 def _dense(expr: Expr, axes: Sequence[Axis]) -> list[Axis] | None:
     """The axes by falling strides where e takes each of the values from 0 on exactly once."""
-    if not expr.is_affine or any((c := expr.coeff(axis.symbol.name)) is None or not c.is_const for axis in axes):
+    if not expr.is_affine or any(
+        (coeff := expr.coeff(axis.symbol.name)) is None or not coeff.is_const for axis in axes
+    ):
         return None
     order = sorted(axes, key=lambda a: -expr.coeff(a.symbol.name).value)
     n = integer(1)

@@ -23,7 +23,7 @@ class Factor(NamedTuple):
 
 
 def factors_of(axes: Sequence[Axis], reduced: Sequence[Axis] = ()) -> list[Factor]:
-    names = {a.symbol.name for a in reduced}
+    names = {axis.symbol.name for axis in reduced}
     return [Factor(as_expr(axis.size), axis.symbol.name in names) for axis in axes]
 
 

@@ -91,16 +91,16 @@ def _sources_first(steps: list[Any]) -> list[Any]:
     """What is made of nothing but positions (masks, weights of an interpolation) comes first: between two nests that
     could share a kernel it would keep them apart."""
 
-    def source(s: Any) -> bool:
-        return isinstance(s, LoopNest) and s.mode == "set" and not has_op([s.value], "load")
+    def source(store: Any) -> bool:
+        return isinstance(store, LoopNest) and store.mode == "set" and not has_op([store.value], "load")
 
     written: dict[Buffer, int] = {}
     for step in steps:
         if isinstance(step, LoopNest):
             written[step.buffer] = written.get(step.buffer, 0) + 1
-    first = [s for s in steps if source(s) and written[s.buffer] == 1]
+    first = [step for step in steps if source(step) and written[step.buffer] == 1]
     ids = {id(s) for s in first}
-    return [*first, *(s for s in steps if id(s) not in ids)]
+    return [*first, *(step for step in steps if id(step) not in ids)]
 
 
 def _needed_outside(groups: list, needed: list[Buffer]) -> set[Buffer]:

@@ -1,8 +1,8 @@
 """Inlining: which element-wise results are computed again where they are read, and never stored.
 
-Grouping (groups.py) shares values inside one kernel without computing anything twice; this pass comes before it and
-takes what grouping cannot: producers that are read through a permutation, a slice or a broadcast, or from several
-kernels, and are so cheap that reading memory would cost more.
+Grouping (groups.py) shares values inside one kernel without computing anything twice. This pass comes before it and
+takes what grouping cannot. These are producers that are read through a permutation, a slice or a broadcast, or from
+several kernels, and are so cheap that reading memory would cost more.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def inline(
     nothing: bool = False,
     forced: ForcedFusion = NOTHING_FORCED,
 ) -> list[LoweredStep]:
-    """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that
+    """The steps with inlined producers gone and their values in the readers. Steps that nothing needs, and those that
     compute what an earlier one does, are dropped too. nothing: no inlining."""
     if nothing:
         return _without_dead(list(steps), needed)
@@ -100,15 +100,15 @@ def inline(
     return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, forced)
 
 
-def _may_move(nest: LoopNest, u: Uses) -> bool:
+def _may_move(nest: LoopNest, uses: Uses) -> bool:
     """Whether a nest's value may be computed by its readers instead: nothing else needs it in memory."""
-    return not u.needed and nest.reduce_op is None and nest.mode == "set"
+    return not uses.needed and nest.reduce_op is None and nest.mode == "set"
 
 
-def _keeps_all(nest: LoopNest, u: Uses) -> bool:
+def _keeps_all(nest: LoopNest, uses: Uses) -> bool:
     """Whether indices stay affine in each reader, and one of them still makes every check of the nest."""
-    return all(_keeps_affine(nest, n, expr) for n, expr in u.loads) and (
-        not _checks(nest) or any(_reads_all(nest, n, expr) for n, expr in u.loads)
+    return all(_keeps_affine(nest, n, expr) for n, expr in uses.loads) and (
+        not _checks(nest) or any(_reads_all(nest, n, expr) for n, expr in uses.loads)
     )
 
 
@@ -121,55 +121,58 @@ def _round(
 ) -> list[LoweredStep]:
     uses = find_uses(steps, needed)
     writers: dict[Buffer, int] = {}
-    for s in steps:
-        if isinstance(s, LoopNest):
-            writers[s.buffer] = writers.get(s.buffer, 0) + 1
+    for step in steps:
+        if isinstance(step, LoopNest):
+            writers[step.buffer] = writers.get(step.buffer, 0) + 1
     cost = Costs()
     inlined: dict[Buffer, LoopNest] = {}
     tiles: set[Buffer] = set()  # what a GPU's products make, and what follows them element by element
     out: list[LoweredStep] = []
-    for s in steps:
-        if not isinstance(s, LoopNest):
-            out.append(s)
+    for step in steps:
+        if not isinstance(step, LoopNest):
+            out.append(step)
             continue
-        if s.on_gpu and (
-            s.product or tiles and s.reduce_op is None and any(value.attr[0] in tiles for value in loads([s.value]))
+        if step.on_gpu and (
+            step.product
+            or tiles
+            and step.reduce_op is None
+            and any(value.attr[0] in tiles for value in loads([step.value]))
         ):
-            tiles.add(s.buffer)
-        u = uses.get(s.buffer)
-        if u is None and not _checks(s) and not inlined:
+            tiles.add(step.buffer)
+        u = uses.get(step.buffer)
+        if u is None and not _checks(step) and not inlined:
             continue  # dead
         if inlined:
-            s = _with_inlined(s, inlined, drop_rounding)
+            step = _with_inlined(step, inlined, drop_rounding)
         if u is None:
-            if _checks(s):
-                out.append(s)
+            if _checks(step):
+                out.append(step)
         elif (
-            _may_move(s, u)
-            and writers[s.buffer] == 1
-            and not (s.buffer in tiles and _narrows(s))
-            and (_worth(s, u, cost, hints) if not forced else _wished(s, u, forced, cost, hints))
-            and _keeps_all(s, u)
+            _may_move(step, u)
+            and writers[step.buffer] == 1
+            and not (step.buffer in tiles and _narrows(step))
+            and (_worth(step, u, cost, hints) if not forced else _wished(step, u, forced, cost, hints))
+            and _keeps_all(step, u)
         ):
-            inlined[s.buffer] = s
+            inlined[step.buffer] = step
         else:
-            out.append(s)
+            out.append(step)
     return _without_dead(out, needed)
 
 
 def _narrows(nest: LoopNest) -> bool:
     """Whether a nest converts what it reads to fewer bits. Behind a product of tiles it joins the product's kernel, and
-    what a kernel of its reader's reads is the narrow result; computed again there, it would be the wide one."""
+    what a kernel of its reader's reads is the narrow result. Computed again there, it would be the wide one."""
     return nest.value.op == "cast" and any(
         value.dtype.is_floating_point and value.dtype.itemsize > nest.value.dtype.itemsize
         for value in loads([nest.value])
     )
 
 
-def _wished(nest: LoopNest, u: Uses, forced: ForcedFusion, cost: Costs, hints: dict[str, int]) -> bool:
-    if any(forced.apart(nest.origins, n.origins) for n, _ in u.loads):
+def _wished(nest: LoopNest, uses: Uses, forced: ForcedFusion, cost: Costs, hints: dict[str, int]) -> bool:
+    if any(forced.apart(nest.origins, n.origins) for n, _ in uses.loads):
         return False
-    return all(forced.together(nest.origins, n.origins) for n, _ in u.loads) or _worth(nest, u, cost, hints)
+    return all(forced.together(nest.origins, n.origins) for n, _ in uses.loads) or _worth(nest, uses, cost, hints)
 
 
 def _checks(nest: LoopNest) -> bool:
@@ -227,24 +230,26 @@ def checks_unread(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> lis
     ]
 
 
-def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
+def _worth(p: LoopNest, uses: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     c = cost(p.value)
     if c > 4 * MOVED:
         return False
     values = walk([p.value])
-    if any(value.op in ("philox", "keep_word") for value in values) and not all(expr is p.index for _, expr in u.loads):
+    if any(value.op in ("philox", "keep_word") for value in values) and not all(
+        expr is p.index for _, expr in uses.loads
+    ):
         return False  # (neighbours share their words, as they lie)
     rows = {item.id for value in loads([p.value]) if value.args and reads_rows(value) for item in walk(value.args)}
     reads = sum(value.id not in rows for value in loads([p.value]))
     if c <= CHEAP and (reads <= 1 or _one_of_size(p, hints)):
         return True
     own = numel_hint([axis.size for axis in p.axes], hints)
-    readers = {id(n): n for n, _ in u.loads}
-    nest, _ = u.loads[0]
+    readers = {id(n): n for n, _ in uses.loads}
+    nest, _ = uses.loads[0]
     if (
         p.on_gpu
         and c <= GPU_CHEAP
-        and (not _large(p, hints) or (len(readers) > 1 or _as_made(p, u, hints)) and _one_of_size(p, hints))
+        and (not _large(p, hints) or (len(readers) > 1 or _as_made(p, uses, hints)) and _one_of_size(p, hints))
         and sum(numel_hint([axis.size for axis in reader.domain], hints) for reader in readers.values())
         <= GPU_TIMES * own
     ):
@@ -253,20 +258,20 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
         return c <= CHEAP_INDEX
     if len(values) > MOVED:
         return False
-    if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(expr is p.index for _, expr in u.loads)):
+    if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(expr is p.index for _, expr in uses.loads)):
         times = numel_hint([axis.size for axis in nest.domain], hints) / max(own, 1)
-        if times * len({expr for _, expr in u.loads}) <= (GPU_MOVED if p.on_gpu else 1):
+        if times * len({expr for _, expr in uses.loads}) <= (GPU_MOVED if p.on_gpu else 1):
             # moved through a permutation, or into tiles of a kernel that no group shares: computed as often as before
             return True
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner
     # loop.
-    again = sum(c * _evaluations(n, expr, hints) for n, expr in u.loads)
+    again = sum(c * _evaluations(n, expr, hints) for n, expr in uses.loads)
     return reads <= 8 and 2 * again <= sum(
         numel_hint([axis.size for axis in reader.domain], hints) for reader in readers.values()
     )
 
 
-def _as_made(nest: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
+def _as_made(nest: LoopNest, uses: Uses, hints: dict[str, int]) -> bool:
     """Whether p's elements are read one by one as they are made, by element-wise nests: computed there, they are
     computed as often as before, and where a kernel ends between (at a product) they do not go through memory."""
     own = numel_hint([axis.size for axis in nest.axes], hints)
@@ -275,7 +280,7 @@ def _as_made(nest: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
         and n.reduce_op is None
         and not n.alone
         and numel_hint([axis.size for axis in n.domain], hints) == own
-        for n, expr in u.loads
+        for n, expr in uses.loads
     )
 
 
@@ -321,11 +326,11 @@ def _with_inlined(nest: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding
     origins: list[str] = []
 
     def on_load(buffer: Buffer, expr: Expr) -> Value | None:
-        p = inlined.get(buffer)
-        if p is None:
+        printer = inlined.get(buffer)
+        if printer is None:
             return None
-        origins.extend(p.origins)
-        return value_at(p, expr, ranges)
+        origins.extend(printer.origins)
+        return value_at(printer, expr, ranges)
 
     value = Rewriter(on_load=on_load, drop_rounding=drop_rounding)(nest.value)
     if value is nest.value:

@@ -50,17 +50,19 @@ def _is_first(nest: LoopNest, reads: list[Buffer], made: Container[Buffer]) -> b
     return nest.reduce_op is None and not _small(nest) and not any(read in made for read in reads)
 
 
-def _lets_go(s: LoweredStep, reads: list[Buffer], made: Container[Buffer], hints: Mapping[str, int]) -> bool:
+def _lets_go(store: LoweredStep, reads: list[Buffer], made: Container[Buffer], hints: Mapping[str, int]) -> bool:
     """Whether running a step early frees at least as much memory as it takes, were it the last to read."""
-    if isinstance(s, Extern):
+    if isinstance(store, Extern):
         return True
     freed = sum(size_hint(nbytes(b), dict(hints)) for b in dict.fromkeys(reads) if b in made)
-    return freed >= size_hint(nbytes(s.buffer), dict(hints))
+    return freed >= size_hint(nbytes(store.buffer), dict(hints))
 
 
 def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[LoweredStep]:
     """The same steps in another valid order."""
-    reads: list[list[Buffer]] = [buffers_loaded(s) if isinstance(s, LoopNest) else buffers_read(s) for s in steps]
+    reads: list[list[Buffer]] = [
+        buffers_loaded(step) if isinstance(step, LoopNest) else buffers_read(step) for step in steps
+    ]
     writers: dict[Buffer, list[int]] = {}
     held: deque[tuple[int, int]] = deque()  # (step, calls and products so far when it came)
     late: list[tuple[int, int]] = []  # those that come where they are read

@@ -65,7 +65,7 @@ def without_casts(
             wide = _widened(step, cast, cast.buffer in read)
             if wide is not None:
                 new[k], new[at] = wide, []
-    return [x for k, s in enumerate(steps) for x in new.get(k, [s])]
+    return [x for k, step in enumerate(steps) for x in new.get(k, [step])]
 
 
 def _may_widen(extern: Extern) -> bool:

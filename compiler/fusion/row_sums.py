@@ -1,7 +1,6 @@
-"""A sum over rows and over what is in each of them, beside a kernel that reduces those rows (the gradients of a group
-norm's weight and bias: sums over images and pixels, where the kernel goes through each image's channel), is made in two
-steps: that kernel leaves the sum of each row, which it reads anyway, and a small one adds those up. What is summed is
-in no memory then.
+"""A sum over rows and over what is in each of them is made in two steps, where a kernel reduces those rows anyway: that
+kernel leaves the sum of each row, and a small one adds those up. What is summed is in no memory then. The gradients of
+a group norm's weight and bias are such sums, over images and pixels: the kernel goes through each image's channel.
 """
 
 from __future__ import annotations
@@ -20,21 +19,28 @@ __all__ = ["row_sums"]
 SHORTEST = 32  # elements of a row: of shorter ones the sums would be much of what is read
 
 
-def row_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tuple[LoopNest, LoopNest] | None:
+def row_sums(group: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tuple[LoopNest, LoopNest] | None:
     """(a nest that leaves the sum of each of group g's rows, the nest that adds those up), together what `nest`
     computes; None where it is no sum over whole rows of g and some of g's outer axes."""
-    if nest.reduce_op != "sum" or nest.alone or nest.product or g.extern is not None or g.product or g.alone:
+    if (
+        nest.reduce_op != "sum"
+        or nest.alone
+        or nest.product
+        or group.extern is not None
+        or group.product
+        or group.alone
+    ):
         return None
-    if not g.has_reduction or not all(factor.size.is_const for factor in g.factors):
+    if not group.has_reduction or not all(factor.size.is_const for factor in group.factors):
         return None
-    axes = tuple(Axis(symbol(f"w{k}"), int(factor.size.value)) for k, factor in enumerate(g.factors))
-    inner = tuple(axis for axis, factor in zip(axes, g.factors) if factor.reduced)
-    outer = tuple(axis for axis, factor in zip(axes, g.factors) if not factor.reduced)
+    axes = tuple(Axis(symbol(f"w{k}"), int(factor.size.value)) for k, factor in enumerate(group.factors))
+    inner = tuple(axis for axis, factor in zip(axes, group.factors) if factor.reduced)
+    outer = tuple(axis for axis, factor in zip(axes, group.factors) if not factor.reduced)
     if int(count(inner).value) < SHORTEST:
         return None
     ranges = {axis.symbol.name: (0, axis.size) for axis in axes}
     new = {factor_symbol(k).name: axis.symbol for k, axis in enumerate(axes)}
-    m = same_elements(g, nest, loads, axes, new, ranges)
+    m = same_elements(group, nest, loads, axes, new, ranges)
     if m is None:
         return None
     names = {name for axis in nest.axes for name in m[axis.symbol.name].symbol_names()}

@@ -40,7 +40,7 @@ class Launch:
     names of scalar graph inputs.
 
     Memory: an actual output may be the very memory of an actual input (a buffer reused in place, or a mutated graph
-    input); then, and only then, each element is read at exactly the index that the same iteration writes afterwards. So
+    input). Then, and only then, each element is read at exactly the index that the same iteration writes afterwards. So
     generated code must not mark pointers `restrict` against each other, but needs no other care. Two different outputs
     never overlap.
     """
@@ -101,7 +101,9 @@ class Schedule:
         """
         inputs = {id(x) for x in self.inputs}
         views = (
-            {id(s.buffer) for s in self.steps if isinstance(s, View) and id(s.base) in inputs} if self.written else ()
+            {id(step.buffer) for step in self.steps if isinstance(step, View) and id(step.base) in inputs}
+            if self.written
+            else ()
         )
         for at, step in enumerate(self.steps):
             if isinstance(step, Extern) and communicates(step.op):

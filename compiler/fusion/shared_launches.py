@@ -45,7 +45,7 @@ def horizontal(
     """The steps with such kernels joined: each goes to the latest group, or begins one. `most`: operators in a
     kernel.
     """
-    if not any(_on_gpu(s) for s in steps if isinstance(s, Launch)):
+    if not any(_on_gpu(step) for step in steps if isinstance(step, Launch)):
         return list(steps)
     alive = Liveness(steps, lowered).bytes_alive(sizes(hints))
     inputs = sum(size_hint(nbytes(b), hints) for b in lowered.inputs if isinstance(b, Buffer))
@@ -53,7 +53,7 @@ def horizontal(
     peak += max(SMALL_BYTES, (peak + inputs) // SLACK)
     # buffer -> the place of the step that makes it
     there = dict.fromkeys((b for b in lowered.inputs if isinstance(b, Buffer)), -1)
-    apart = {buffer for _, buffer in lowered.mutations} | {s.buffer for s in steps if isinstance(s, View)}
+    apart = {buffer for _, buffer in lowered.mutations} | {step.buffer for step in steps if isinstance(step, View)}
     written: dict[Buffer, int] = {}
     for step in steps:
         for b in step.outputs if isinstance(step, Launch) else ():
@@ -90,7 +90,9 @@ def horizontal(
             first[id(step)] = groups[-1]
             room, begin = MOST_BYTES - size, at
     joined = {id(s) for group in groups for s in group[1:]}
-    return [_join(first[id(s)]) if len(first.get(id(s), ())) > 1 else s for s in steps if id(s) not in joined]
+    return [
+        _join(first[id(step)]) if len(first.get(id(step), ())) > 1 else step for step in steps if id(step) not in joined
+    ]
 
 
 def _may_join(group: list[Launch], s: Launch, forced: ForcedFusion, most: int) -> bool:
@@ -103,8 +105,8 @@ def _may_join(group: list[Launch], s: Launch, forced: ForcedFusion, most: int) -
     )
 
 
-def _on_gpu(s: Launch) -> bool:
-    return all(output.on_gpu for output in s.outputs)
+def _on_gpu(schedule: Launch) -> bool:
+    return all(output.on_gpu for output in schedule.outputs)
 
 
 def _is_free(s: Launch, there: Container[Buffer]) -> bool:
@@ -138,7 +140,7 @@ def _join(launches: Sequence[Launch]) -> Launch:
     """One launch that does what these do, in any order."""
     # (a name for each: no element of one is known to be one of another)
     axes = [symbol(f"r{n}") for n in range(len(launches))]
-    formal = FormalNames({a.name for a in axes})
+    formal = FormalNames({axis.name for axis in axes})
     stages = []
     for axis, launch in zip(axes, launches):
         k = launch.kernel
@@ -166,8 +168,8 @@ def _join(launches: Sequence[Launch]) -> Launch:
         stages,
         list(formal.inputs.values()),
         list(formal.outputs.values()),
-        origins=[origin for k in kernels for origin in k.origins],
-        lines=list(dict.fromkeys(line for k in kernels for line in k.lines)),
-        fused_because=[*dict.fromkeys(w for k in kernels for w in k.fused_because), *why],
+        origins=[origin for kernel in kernels for origin in kernel.origins],
+        lines=list(dict.fromkeys(line for kernel in kernels for line in kernel.lines)),
+        fused_because=[*dict.fromkeys(w for kernel in kernels for w in kernel.fused_because), *why],
     )
     return Launch(kernel, list(formal.inputs), list(formal.outputs))

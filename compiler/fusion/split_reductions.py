@@ -81,7 +81,7 @@ def _split(nest: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] |
             break
     if not chosen:
         return None
-    names = {a.symbol.name for a in chosen}
+    names = {axis.symbol.name for axis in chosen}
     first_axes = tuple(axis for axis in domain if axis.symbol.name not in reduced or axis.symbol.name in names)
     rest = tuple(axis for axis in domain if axis.symbol.name in reduced and axis.symbol.name not in names)
     if not rest:

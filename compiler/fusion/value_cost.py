@@ -43,8 +43,8 @@ class Costs:
 
     def __call__(self, root: Value) -> int:
         memo = self.memo
-        for v in () if root.id in memo else walk([root], memo):
-            below = 0 if v.is_load and v.args and reads_rows(v) else sum(memo[arg.id] for arg in v.args)
-            memo[v.id] = min(own_cost(v) + below, _CAP)  # (where a row lies is worked out once for the row)
-            self._keep.append(v)
+        for value in () if root.id in memo else walk([root], memo):
+            below = 0 if value.is_load and value.args and reads_rows(value) else sum(memo[arg.id] for arg in value.args)
+            memo[value.id] = min(own_cost(value) + below, _CAP)  # (where a row lies is worked out once for the row)
+            self._keep.append(value)
         return memo[root.id]

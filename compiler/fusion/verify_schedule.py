@@ -36,14 +36,14 @@ def verify_kernel(kernel: Kernel) -> None:
             f"{where}: its axes are not the template's",
         )
         known = {*(axis.symbol.name for axis in template.axes), WORD.name, *sizes_known}
-        for v in verify_values(template.roots(), where):
-            require(v.op != "acc" or v.attr.startswith("product"), f"{where}: {v!r} inside of its template")
-            if v.is_load:
-                require(v.attr[0] in params, f"{where}: {v.attr[0]!r} is no parameter")
+        for value in verify_values(template.roots(), where):
+            require(value.op != "acc" or value.attr.startswith("product"), f"{where}: {value!r} inside of its template")
+            if value.is_load:
+                require(value.attr[0] in params, f"{where}: {value.attr[0]!r} is no parameter")
                 unknown = {
-                    name for name in v.attr[1].symbol_names() if name not in known and not name.startswith("ind")
+                    name for name in value.attr[1].symbol_names() if name not in known and not name.startswith("ind")
                 }
-                require(not unknown, f"{where}: {v!r} uses {unknown}")
+                require(not unknown, f"{where}: {value!r} uses {unknown}")
         accs.update(dict.fromkeys(template.results, torch.float32))
     for n, st in enumerate(kernel.stages):
         roots = st.roots()
@@ -52,17 +52,17 @@ def verify_kernel(kernel: Kernel) -> None:
         require(len(axes) == len(outer) + len(st.axes), f"{where}: an axis of stage {n} has the name of an outer one")
         strict = unmasked(roots)
         empty = 0 in axes.values()
-        for v in values:
-            if v.op == "acc":
-                running = next((acc.dtype for acc in st.accs if acc.running and acc.name == v.attr), None)
+        for value in values:
+            if value.op == "acc":
+                running = next((acc.dtype for acc in st.accs if acc.running and acc.name == value.attr), None)
                 require(
-                    (running or accs.get(v.attr)) == v.dtype,
-                    f"{where}: stage {n} uses {v.attr}, which no earlier stage makes",
+                    (running or accs.get(value.attr)) == value.dtype,
+                    f"{where}: stage {n} uses {value.attr}, which no earlier stage makes",
                 )
-            elif v.op == "param":
-                require((v.attr, v.dtype) in kernel.params, f"{where}: {v!r} is no parameter")
-            elif v.is_load:
-                b, e = v.attr
+            elif value.op == "param":
+                require((value.attr, value.dtype) in kernel.params, f"{where}: {value!r} is no parameter")
+            elif value.is_load:
+                b, expr = value.attr
                 require(b in params, f"{where}: {b!r} is no parameter")
                 require(
                     b.scope != "local" or b in written,
@@ -70,14 +70,14 @@ def verify_kernel(kernel: Kernel) -> None:
                 )
                 unknown = {
                     name
-                    for name in e.symbol_names()
+                    for name in expr.symbol_names()
                     if name not in axes and name not in sizes_known and not name.startswith("ind")
                 }
-                require(not unknown, f"{where}: {v!r} uses {unknown}")
-                if v.id in strict and not empty:
-                    check_bounds(where, b, e, axes, kernel.hints, span(b, kernel.hints))
-            elif v.op == "check_index":
-                require(v.attr in kernel.checks, f"{where}: {v.attr!r} is not among its checks")
+                require(not unknown, f"{where}: {value!r} uses {unknown}")
+                if value.id in strict and not empty:
+                    check_bounds(where, b, expr, axes, kernel.hints, span(b, kernel.hints))
+            elif value.op == "check_index":
+                require(value.attr in kernel.checks, f"{where}: {value.attr!r} is not among its checks")
         for a in st.accs:
             require(a.op in (SCAN_OPS if a.running else REDUCE_OPS), f"{where}: no reduction {a.op!r}")
             require(a.name not in accs, f"{where}: {a.name} is made twice")
@@ -94,7 +94,7 @@ def verify_kernel(kernel: Kernel) -> None:
             if not empty:
                 check_bounds(where, store.buffer, store.index, axes, kernel.hints, span(store.buffer, kernel.hints))
         accs.update({acc.name: acc.dtype for acc in st.accs})
-        written.update(s.buffer for s in st.stores)
+        written.update(store.buffer for store in st.stores)
     missing = [b.name for b in (*kernel.outputs, *kernel.locals) if b not in written]
     require(not missing, f"{where}: never stores to {missing}")
 
@@ -125,17 +125,17 @@ class _Memory:
         self.gone: set[Buffer] = set()
         self.base: dict[Buffer, Buffer] = {}
 
-    def readable(self, b: Buffer, who: str) -> None:
-        require(b in self.ready or b.kind == "constant", f"{who} reads {b!r}, which is not there yet")
-        while b in self.base:
-            b = self.base[b]
-        require(b not in self.gone, f"{who} reads {b!r} after its memory was released")
+    def readable(self, buffer: Buffer, who: str) -> None:
+        require(buffer in self.ready or buffer.kind == "constant", f"{who} reads {buffer!r}, which is not there yet")
+        while buffer in self.base:
+            buffer = self.base[buffer]
+        require(buffer not in self.gone, f"{who} reads {buffer!r} after its memory was released")
 
-    def written(self, b: Buffer) -> None:
-        self.ready.add(b)
-        while b in self.base:
-            b = self.base[b]
-            self.ready.add(b)
+    def written(self, buffer: Buffer) -> None:
+        self.ready.add(buffer)
+        while buffer in self.base:
+            buffer = self.base[buffer]
+            self.ready.add(buffer)
 
     def has_memory(self, buffer: Buffer) -> bool:
         return buffer in self.allocated or buffer in self.base
@@ -170,13 +170,19 @@ class _Memory:
             (kernel.params, step.params),
         ]
         require(all(len(a) == len(b) for a, b in pairs), f"{kernel.name}: arguments do not fit its parameters")
-        for formal, b in zip(kernel.inputs, step.inputs):
-            self.readable(b, kernel.name)
-            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{kernel.name}: {formal!r} gets {b!r}")
-        for formal, b in zip(kernel.outputs, step.outputs):
-            require(self.has_memory(b), f"{kernel.name} writes {b!r}, which has no memory")
-            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{kernel.name}: {formal!r} gets {b!r}")
-            self.written(b)
+        for formal, buffer in zip(kernel.inputs, step.inputs):
+            self.readable(buffer, kernel.name)
+            require(
+                formal.dtype == buffer.dtype and formal.bits == buffer.bits,
+                f"{kernel.name}: {formal!r} gets {buffer!r}",
+            )
+        for formal, buffer in zip(kernel.outputs, step.outputs):
+            require(self.has_memory(buffer), f"{kernel.name} writes {buffer!r}, which has no memory")
+            require(
+                formal.dtype == buffer.dtype and formal.bits == buffer.bits,
+                f"{kernel.name}: {formal!r} gets {buffer!r}",
+            )
+            self.written(buffer)
 
     def extern(self, step: Extern) -> None:
         for b in buffers_read(step):

@@ -107,23 +107,25 @@ class AtenGraph:
     @property
     def outputs(self) -> list[GraphOutput]:
         """The plan with nodes in the place of slots."""
-        r = self.results
+        results = self.results
         out = []
-        for o in self.plan:
-            if o.kind == "buffer":
-                o = replace(o, value=r[o.value])
-            elif o.kind == "view":
-                kind, i = o.value
-                meta = o.meta
-                o = replace(o, value=(r[i] if kind == "node" else i, meta.shape, meta.stride, meta.storage_offset))
-            out.append(o)
+        for output in self.plan:
+            if output.kind == "buffer":
+                output = replace(output, value=results[output.value])
+            elif output.kind == "view":
+                kind, i = output.value
+                meta = output.meta
+                output = replace(
+                    output, value=(results[i] if kind == "node" else i, meta.shape, meta.stride, meta.storage_offset)
+                )
+            out.append(output)
         return out
 
     @property
     def mutations(self) -> list[tuple[int, torch.fx.Node]]:
         """[(input index, node that holds its new value)]."""
-        r = self.results
-        return [(i, r[s]) for i, s in self.mutation_slots]
+        results = self.results
+        return [(i, results[s]) for i, s in self.mutation_slots]
 
     @property
     def placeholders(self) -> list[torch.fx.Node]:
@@ -155,10 +157,10 @@ def _target_name(t: Any) -> str:
     return str(t) if isinstance(t, torch._ops.OpOverload) else getattr(t, "__name__", str(t))
 
 
-def _output_text(o: GraphOutput) -> str:
-    if o.kind == "buffer":
-        return str(o.value)
-    if o.kind == "view":
-        base = o.value[0]
-        return f"view({f'input {base}' if isinstance(base, int) else base}, {o.meta})"
-    return f"{o.kind} {o.value}"
+def _output_text(output: GraphOutput) -> str:
+    if output.kind == "buffer":
+        return str(output.value)
+    if output.kind == "view":
+        base = output.value[0]
+        return f"view({f'input {base}' if isinstance(base, int) else base}, {output.meta})"
+    return f"{output.kind} {output.value}"

@@ -171,7 +171,9 @@ def interpret(aten_graph: AtenGraph, inputs: Sequence[Any]) -> tuple:
         (inputs[i] if changes else inputs[i].data).copy_(results[slot])
         torch.autograd.graph.increment_version([inputs[i]] * (changes - 1))
     for slot, value in {
-        o.value if o.kind == "buffer" else o.value[1]: o.changes for o in aten_graph.plan if o.changes
+        output.value if output.kind == "buffer" else output.value[1]: output.changes
+        for output in aten_graph.plan
+        if output.changes
     }.items():
         torch._C._autograd._unsafe_set_version_counter((results[slot],), (value,))
     out: list[Any] = []

@@ -68,10 +68,10 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
             raise DataDependentError(f"{name}: the size of the result depends on the data") from None
         raise
 
-    def back(t: Any) -> Any:
-        if not isinstance(t, torch.Tensor):
-            return t
-        return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device, t.storage_offset())
+    def back(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        return TensorMeta(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, device, tensor.storage_offset())
 
     metas = pytree.tree_map(back, out)
     if (
@@ -106,9 +106,9 @@ def _on_made_up_values(op: torch._ops.OpOverload, leaves: list, spec: Any, least
             n = math.prod(shape)
             if n > PROBE_LIMIT:
                 raise OverflowError
-            t = torch.empty_strided(shape, [fix(stride) for stride in x.stride], dtype=x.dtype)
+            tensor = torch.empty_strided(shape, [fix(stride) for stride in x.stride], dtype=x.dtype)
             values = torch.frac(torch.arange(n, dtype=torch.float64) * 0.6180339887) + least
-            return t.copy_(
+            return tensor.copy_(
                 (
                     values if x.dtype.is_floating_point or x.dtype.is_complex else torch.full_like(values, integer)
                 ).reshape(shape)
@@ -140,8 +140,8 @@ def _by_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any) -> Any:
     for least in (0.1, 2.5):
         real = _on_made_up_values(op, leaves, spec, least, 0)
         if real is None or not all(
-            isinstance(t, torch.Tensor) and t.layout is torch.strided and t.device.type == "cpu"
-            for t in pytree.tree_leaves(real)
+            isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu"
+            for tensor in pytree.tree_leaves(real)
         ):
             return None
         found.append(
@@ -171,8 +171,10 @@ def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas:
         return metas
     return pytree.tree_unflatten(
         [
-            m.replace(stride=tuple(r.stride())) if isinstance(m, TensorMeta) and isinstance(r, torch.Tensor) else m
-            for m, r in zip(flat, got)
+            meta.replace(stride=tuple(r.stride()))
+            if isinstance(meta, TensorMeta) and isinstance(r, torch.Tensor)
+            else meta
+            for meta, r in zip(flat, got)
         ],
         tree,
     )

@@ -229,7 +229,7 @@ def _copy_of(aten_graph: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenG
             new[node].meta.update(node.meta)
     out = graph.create_node("output", "output", (tuple(new[n] for n in keep),), {}, name="output")
     out.meta.update(aten_graph.graph.output_node().meta)
-    plan = [GraphOutput("buffer", k, n.meta["val"]) for k, n in enumerate(keep)]
+    plan = [GraphOutput("buffer", k, node.meta["val"]) for k, node in enumerate(keep)]
     first = AtenGraph(
         graph,
         aten_graph.inputs,
@@ -260,8 +260,8 @@ class Frozen:
             not seen
             or self.unseen != so_far()
             or any(
-                inputs[position] is not t or t.data_ptr() != at or _version(t) != v
-                for position, (t, at, v) in zip(self.positions, seen)
+                inputs[position] is not tensor or tensor.data_ptr() != at or _version(tensor) != v
+                for position, (tensor, at, v) in zip(self.positions, seen)
             )
         ):
             self.refresh(inputs)

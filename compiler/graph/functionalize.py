@@ -1,7 +1,7 @@
 """Recording into a functional graph: in-place operators and writes through views become new values.
 
 Each TraceTensor is an *alias*: a chain of view operators from the *root* of its memory. A write makes a new value of
-the root (the views' writes are scattered back, step by step) and raises the memory's version; an alias read after that
+the root (the views' writes are scattered back, step by step) and raises the memory's version. An alias read after that
 is made again from the root by its chain. What was written to an input is copied to it when the graph has run.
 """
 
@@ -92,35 +92,35 @@ class Functionalizer:
 
     # ---- nodes
     def call(self, op: Any, args: tuple, kwargs: dict | None = None, val: Any = None) -> torch.fx.Node:
-        n = call_node(self.graph, "call_function", op, args, kwargs or {}, _name_of(op))
-        n.meta.update(self.where)
-        if n.meta.get("module") == BACKWARD:
-            n.meta["module"] = backward_module()
-        n.meta["val"] = val
-        return n
+        node = call_node(self.graph, "call_function", op, args, kwargs or {}, _name_of(op))
+        node.meta.update(self.where)
+        if node.meta.get("module") == BACKWARD:
+            node.meta["module"] = backward_module()
+        node.meta["val"] = val
+        return node
 
     def add_input(self, name: str, tensor: TraceTensor, index: int) -> torch.fx.Node:
-        n = self.graph.create_node("placeholder", name, (), {}, name=name)
+        node = self.graph.create_node("placeholder", name, (), {}, name=name)
         meta = tensor_meta(tensor)
-        n.meta["val"] = meta
-        self._new_root(tensor, n, meta, _Memory(input=index))
-        return n
+        node.meta["val"] = meta
+        self._new_root(tensor, node, meta, _Memory(input=index))
+        return node
 
     def add_scalar_input(self, name: str, val: Any) -> torch.fx.Node:
-        n = self.graph.create_node("placeholder", name, (), {}, name=name)
-        n.meta["val"] = val
-        return n
+        node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        node.meta["val"] = val
+        return node
 
     def constant(self, real: torch.Tensor, kept: bool = False) -> _Alias:
         """A real tensor that the graph uses: kept by the entry, never written. `kept`: the user holds it too and may
         change its values, so it is never folded."""
         name = f"{'kept' if kept else 'constant'}{len(self.constants)}"
         self.constants[name] = real
-        n = self.graph.create_node("get_attr", name, (), {}, name=name)
+        node = self.graph.create_node("get_attr", name, (), {}, name=name)
         meta = tensor_meta(real)
-        n.meta["val"] = meta
-        n.meta.update(self.where)
-        return self._new_root(real, n, meta, _Memory(constant=True))
+        node.meta["val"] = meta
+        node.meta.update(self.where)
+        return self._new_root(real, node, meta, _Memory(constant=True))
 
     def lift(self, real: torch.Tensor, kept: bool = False) -> TraceTensor:
         """A TraceTensor that stands for a real tensor made while tracing (torch.tensor(...))."""
@@ -344,18 +344,18 @@ class Functionalizer:
         if val is None:
             val = tuple(self.alias_of(t).meta for t in flat)
             val = val[0] if len(returns) == 1 and not lists[0] else val
-        n = self.call(info.functional, tuple(fargs), fkw, val)
+        node = self.call(info.functional, tuple(fargs), fkw, val)
         if isinstance(val, (tuple, list)):
-            n.meta["val"] = tuple(val)
+            node.meta["val"] = tuple(val)
             skip = len(val) - len(flat) if len(val) > len(flat) else 0
             fresh = out if isinstance(out, (tuple, list)) else (out,)
             for i in range(skip):  # results that are fresh tensors, before the written ones
                 if isinstance(fresh[i], TraceTensor):
-                    self._new_root(fresh[i], self._getitem(n, i, val[i]), val[i])
+                    self._new_root(fresh[i], self._getitem(node, i, val[i]), val[i])
             for i, t in enumerate(flat):
-                self._write(t, self._fit(self._getitem(n, i + skip, val[i + skip]), self.alias_of(t).meta))
+                self._write(t, self._fit(self._getitem(node, i + skip, val[i + skip]), self.alias_of(t).meta))
         else:
-            self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
+            self._write(flat[0], self._fit(node, self.alias_of(flat[0]).meta))
 
     def _record_on_copies(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         """An operator without a functional form of torch's: ours, which gives what it gives and what it has written."""
@@ -387,7 +387,7 @@ class Functionalizer:
         nkwargs = {key: self._arg(item) for key, item in kwargs.items() if key not in same}
         metas = [*(o.tt_meta for o in fresh), *(self.alias_of(t).meta.replace(storage_offset=0) for t in written)]
         n = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
-        values = [self._getitem(n, i, m) for i, m in enumerate(metas)] if len(metas) > 1 else [n]
+        values = [self._getitem(n, i, meta) for i, meta in enumerate(metas)] if len(metas) > 1 else [n]
         for o, meta, value in zip(fresh, metas, values):
             self._new_root(o, value, meta)
         for t, name, value in zip(written, form.written, values[len(fresh) :]):
@@ -477,39 +477,39 @@ class Functionalizer:
         x = self.call(aten.expand.default, (x, list(m.shape)), {}, views_meta.expand(one, m.shape))
         if not args and "p" not in kwargs:
             args = [0.5]
-        n = self.call(
+        node = self.call(
             aten.bernoulli.p,
             (x, *args),
             kwargs,
             TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device),
         )
         # backward wants the mask: as truth values it takes a quarter of the room
-        mask = n.meta["val"].replace(dtype=torch.bool)
-        n = self.call(
+        mask = node.meta["val"].replace(dtype=torch.bool)
+        node = self.call(
             aten._to_copy.default,
-            (self.call(aten.ne.Scalar, (n, 0), {}, mask),),
+            (self.call(aten.ne.Scalar, (node, 0), {}, mask),),
             {"dtype": meta.dtype},
             mask.replace(dtype=meta.dtype),
         )
         if order != sorted(order):
-            inverse = [order.index(d) for d in range(len(order))]
-            n = self.call(aten.permute.default, (n, inverse), {}, views_meta.permute(n.meta["val"], inverse))
-        self._write(tensor, n)
+            inverse = [order.index(dim) for dim in range(len(order))]
+            node = self.call(aten.permute.default, (node, inverse), {}, views_meta.permute(node.meta["val"], inverse))
+        self._write(tensor, node)
 
     def _fit(self, x: Any, to: TensorMeta) -> torch.fx.Node:
         """A value as it arrives in memory of that metadata: cast, moved and expanded."""
         if not isinstance(x, torch.fx.Node):
             raise NotImplementedError("writing a value that is not a tensor")
-        m = x.meta["val"]
-        if m.dtype != to.dtype or m.device != to.device:
-            m = m.replace(dtype=to.dtype, device=to.device)
+        meta = x.meta["val"]
+        if meta.dtype != to.dtype or meta.device != to.device:
+            meta = meta.replace(dtype=to.dtype, device=to.device)
             kw: dict[str, Any] = {"dtype": to.dtype}
             if x.meta["val"].device != to.device:
                 kw["device"] = to.device
-            x = self.call(aten._to_copy.default, (x,), kw, m)
-        if len(m.shape) != len(to.shape) or not all(map(same, m.shape, to.shape)):
-            m = views_meta.expand(m, to.shape)
-            x = self.call(aten.expand.default, (x, list(to.shape)), {}, m)
+            x = self.call(aten._to_copy.default, (x,), kw, meta)
+        if len(meta.shape) != len(to.shape) or not all(map(same, meta.shape, to.shape)):
+            meta = views_meta.expand(meta, to.shape)
+            x = self.call(aten.expand.default, (x, list(to.shape)), {}, meta)
         return x
 
     def _write(self, tensor: torch.Tensor, value: torch.fx.Node) -> None:
@@ -544,22 +544,22 @@ class Functionalizer:
         if op is aten.view.dtype:
             return self.call(op, (value, pm.dtype), {}, pm)
         if name in ("aten::permute", "aten::transpose", "aten::t"):
-            m = value.meta["val"]
+            meta = value.meta["val"]
             if name == "aten::permute":
                 inverse = [0] * len(pm.shape)
                 for i, d in enumerate(args[0]):
                     inverse[d] = i
-                return self.call(op, (value, inverse), {}, views_meta.permute(m, inverse))
+                return self.call(op, (value, inverse), {}, views_meta.permute(meta, inverse))
             return self.call(
-                op, (value, *args), kw, views_meta.t(m) if name == "aten::t" else views_meta.transpose(m, *args)
+                op, (value, *args), kw, views_meta.t(meta) if name == "aten::t" else views_meta.transpose(meta, *args)
             )
         if name in ("aten::view_as_real", "aten::view_as_complex"):
-            m = value.meta["val"]
-            m = TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device)
-            value = self.call(aten.clone.default, (value,), {"memory_format": torch.contiguous_format}, m)
+            meta = value.meta["val"]
+            meta = TensorMeta(meta.shape, views_meta.contiguous_strides(meta.shape), meta.dtype, meta.device)
+            value = self.call(aten.clone.default, (value,), {"memory_format": torch.contiguous_format}, meta)
             if name == "aten::view_as_real":
-                return self.call(aten.view_as_complex.default, (value,), {}, views_meta.view_as_complex(m))
-            return self.call(aten.view_as_real.default, (value,), {}, views_meta.view_as_real(m))
+                return self.call(aten.view_as_complex.default, (value,), {}, views_meta.view_as_complex(meta))
+            return self.call(aten.view_as_real.default, (value,), {}, views_meta.view_as_real(meta))
         scatter = _SCATTER.get(name)
         if scatter is not None:
             return self.call(scatter, (parent, value, *args), kw, fresh)
@@ -587,7 +587,7 @@ class Functionalizer:
             key = id(a.memory)
             if key not in slots:
                 node = self._laid_out(self._value(a), a.meta, a.memory.constant)
-                if any(results[s] is node for s in slots.values()):  # copied there from another result's memory
+                if any(results[slot] is node for slot in slots.values()):  # copied there from another result's memory
                     node = self._copied(node, a.meta)
                 slots[key] = len(results)
                 results.append(node)

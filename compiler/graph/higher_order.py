@@ -1,6 +1,6 @@
 """Operators whose operands are graphs: custom autograd functions, checkpoints, torch.cond, loops, function transforms.
 
-In a captured graph such an operator is one `call_function` node; its target is an object of this module that holds the
+In a captured graph such an operator is one `call_function` node. Its target is an object of this module that holds the
 bodies as torch-level GraphModules and gets as arguments the tensors that these take. Called with real tensors it does
 what eager does. Called with TraceTensors, in the graph and autograd stages, it is traced through: what it computes
 becomes part of the functional graph. What has no trace raises NotImplementedError, and the graph runs with torch's own
@@ -322,7 +322,9 @@ class CondCall(HigherOrderCall):
 
     def _select(self, pred: torch.Tensor, inputs: tuple) -> tuple:
         """Both branches are computed and each result chosen: only where that can't be told from running one of them."""
-        if torch._C.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
+        if torch._C.is_grad_enabled() and any(
+            isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in inputs
+        ):
             raise NotImplementedError(
                 "torch.cond on tensors that need a gradient: the branch that is not taken must give none, not NaN"
             )

@@ -1,8 +1,7 @@
 """Matrix products of symbolic sizes before torch 2.12, whose C++ asks for the numbers of sizes there (at::matmul,
-at::linear), also inside of other composite
-operators: attention, recurrent networks. A dispatch key that TraceTensors of symbolic sizes carry takes these two
-operators to the Python functions below; it is one that torch keeps for tests, and every other operator falls through
-it."""
+at::linear), also inside of other composite operators: attention, recurrent networks. A dispatch key that TraceTensors
+of symbolic sizes carry takes these two operators to the Python functions below. It is one that torch keeps for tests,
+and every other operator falls through it."""
 
 from __future__ import annotations
 

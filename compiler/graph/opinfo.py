@@ -169,7 +169,7 @@ _infos: dict[Any, OpInfo] = {}
 
 def op_info(op: torch._ops.OpOverload) -> OpInfo:
     """The OpInfo of an operator; made on first use."""
-    i = _infos.get(op)
-    if i is None:
-        i = _infos[op] = OpInfo(op)
-    return i
+    info = _infos.get(op)
+    if info is None:
+        info = _infos[op] = OpInfo(op)
+    return info

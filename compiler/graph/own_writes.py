@@ -30,11 +30,13 @@ def counted(call: Callable[..., tuple], aten_graph: AtenGraph) -> Callable[..., 
 
     def run(*given: Any) -> tuple:
         before = [
-            (t, t._version + aten_graph.writes.get(i, 1), i) for i in inputs if not (t := given[i]).is_inference()
+            (tensor, tensor._version + aten_graph.writes.get(i, 1), i)
+            for i in inputs
+            if not (tensor := given[i]).is_inference()
         ]
         out = call(*given)
-        for t, version, i in before:
-            move_on(t, inputs[i], version)
+        for tensor, version, i in before:
+            move_on(tensor, inputs[i], version)
         for key, writes in results.items():
             if not out[key].is_inference():
                 move_on(out[key], writes)

@@ -73,7 +73,7 @@ class TraceTensor(torch.Tensor, Traced):
             offset = wrap(meta.storage_offset, env)
             if any(size.__class__ is not int for size in shape):
                 keys = _symbolic_keys
-        t = torch.Tensor._make_wrapper_subclass(
+        tensor = torch.Tensor._make_wrapper_subclass(
             cls,
             shape,
             strides=stride,
@@ -83,8 +83,8 @@ class TraceTensor(torch.Tensor, Traced):
             requires_grad=requires_grad,
             _extra_dispatch_keys=keys,
         )
-        t.tt_meta, t.tt_env, t.tt_storage = meta, env, storage or Storage()
-        return t
+        tensor.tt_meta, tensor.tt_env, tensor.tt_storage = meta, env, storage or Storage()
+        return tensor
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, classes: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -260,7 +260,9 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
     info = op_info(op)
     if info.uncounted:
         written = _flat([_argument(info, write, args, kwargs) for write in info.writes])
-        torch.autograd.graph.increment_version([t for t in written if t is not None and not t.is_inference()])
+        torch.autograd.graph.increment_version(
+            [tensor for tensor in written if tensor is not None and not tensor.is_inference()]
+        )
     if info.composite is not None:
         # not op.decompose, which prefers Python decompositions that differ from C++ (dropout copies)
         if not (info.passed_by and torch.is_inference_mode_enabled()):
@@ -347,8 +349,8 @@ def _alias_storage(info: OpInfo, i: int, args: tuple, kwargs: dict) -> Storage |
     j = info.aliases[i] if i < len(info.aliases) else None
     if j is None:
         return None
-    a = _argument(info, j, args, kwargs)
-    return a.tt_storage if isinstance(a, TraceTensor) else None
+    argument = _argument(info, j, args, kwargs)
+    return argument.tt_storage if isinstance(argument, TraceTensor) else None
 
 
 def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
@@ -490,15 +492,17 @@ def from_meta(meta: TensorMeta, env: ShapeEnv | None = None, storage: Storage | 
 def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
     """TensorMeta of a TraceTensor or of a real (strided) tensor; sizes are ints or Exprs."""
     if tensor.__class__ is TraceTensor:
-        m, env = tensor.tt_meta, tensor.tt_env
+        meta, env = tensor.tt_meta, tensor.tt_env
         if env is not None and env.replacements:
 
             def now(xs: tuple) -> tuple:
                 return tuple(x if isinstance(x, int) else maybe_int(env.replace(x)) for x in xs)
 
-            m = m.replace(shape=now(m.shape), stride=now(m.stride), storage_offset=now((m.storage_offset,))[0])
+            meta = meta.replace(
+                shape=now(meta.shape), stride=now(meta.stride), storage_offset=now((meta.storage_offset,))[0]
+            )
         grad = tensor.requires_grad
-        return m if m.requires_grad == grad else m.replace(requires_grad=grad)
+        return meta if meta.requires_grad == grad else meta.replace(requires_grad=grad)
     return TensorMeta(
         tuple(map(maybe_int, tensor.shape)),
         tuple(map(maybe_int, tensor.stride())),

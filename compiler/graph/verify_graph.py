@@ -63,12 +63,12 @@ def _check_call(node: torch.fx.Node, val: Any) -> None:
         _fail(node, f"{target} writes its arguments")
     if target not in OPSET and gives_views(target):
         _fail(node, f"{target} is a view that is not in the closed set")
-    for m in val if isinstance(val, tuple) else (val,):
-        if isinstance(m, TensorMeta):
-            if len(m.shape) != len(m.stride):
-                _fail(node, f"{len(m.shape)} sizes but {len(m.stride)} strides")
-            if any(not isinstance(s, (int, Expr)) for s in (*m.shape, *m.stride)):
-                _fail(node, f"sizes and strides must be ints or Exprs, got {m.shape}, {m.stride}")
+    for meta in val if isinstance(val, tuple) else (val,):
+        if isinstance(meta, TensorMeta):
+            if len(meta.shape) != len(meta.stride):
+                _fail(node, f"{len(meta.shape)} sizes but {len(meta.stride)} strides")
+            if any(not isinstance(s, (int, Expr)) for s in (*meta.shape, *meta.stride)):
+                _fail(node, f"sizes and strides must be ints or Exprs, got {meta.shape}, {meta.stride}")
     _check_args(node, node.args)
 
 
@@ -85,15 +85,15 @@ def _check_results(aten_graph: AtenGraph) -> None:
     for spec in aten_graph.plan:
         if spec.kind == "buffer" or spec.kind == "view" and spec.value[0] == "node":
             slot = spec.value if spec.kind == "buffer" else spec.value[1]
-            n = results[slot]
-            if not is_call(n):
-                _fail(n, "is handed out as a fresh tensor but is an input or a constant")
-            if gives_views(n.target):
-                _fail(n, f"is handed out as a fresh tensor but is a view ({n.target})")
+            node = results[slot]
+            if not is_call(node):
+                _fail(node, "is handed out as a fresh tensor but is an input or a constant")
+            if gives_views(node.target):
+                _fail(node, f"is handed out as a fresh tensor but is a view ({node.target})")
             if spec.kind == "buffer":
-                meta = n.meta["val"]
+                meta = node.meta["val"]
                 if (meta.shape, meta.stride, meta.dtype) != (spec.meta.shape, spec.meta.stride, spec.meta.dtype):
                     _fail(
-                        n,
+                        node,
                         f"output is {meta} with strides {meta.stride}, eager gives {spec.meta} with {spec.meta.stride}",
                     )

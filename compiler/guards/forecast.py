@@ -87,23 +87,23 @@ def _first_failure(guards: Sequence[Guard], described: Mapping[str, Any]) -> tup
     bindings: dict[str, int] = {}
     assumed = 0
     later: list[tuple[int, Guard]] = []
-    for place, g in enumerate(guards):
-        name = g.source.name() if g.source is not None else ""
-        if g.kind == "PREDICATE":
-            later.append((place, g))
-        elif name not in described or g.kind not in _CHECKS:
+    for place, guard in enumerate(guards):
+        name = guard.source.name() if guard.source is not None else ""
+        if guard.kind == "PREDICATE":
+            later.append((place, guard))
+        elif name not in described or guard.kind not in _CHECKS:
             assumed += 1
         else:
-            failure = _CHECKS[g.kind](g, name, described[name], bindings)
+            failure = _CHECKS[guard.kind](guard, name, described[name], bindings)
             if failure is not None:
                 return place, failure, assumed
-            if g.kind == "TENSOR":
-                later.append((place, g))
-    for place, g in later:
-        if g.kind == "PREDICATE" or g.source is None:
-            failure = _predicate(g, bindings)
+            if guard.kind == "TENSOR":
+                later.append((place, guard))
+    for place, guard in later:
+        if guard.kind == "PREDICATE" or guard.source is None:
+            failure = _predicate(guard, bindings)
         else:
-            failure = _sizes(g, described[g.source.name()], bindings)
+            failure = _sizes(guard, described[guard.source.name()], bindings)
         if failure is not None:
             return place, failure, assumed
     return -1, None, assumed

@@ -135,9 +135,9 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
             sources = ()
         elif guard.kind == "TENSOR":
             spec = guard.expected
-            for e in (*spec.shape, *spec.stride):
-                if is_symbol(e):
-                    number(e.name)
+            for expr in (*spec.shape, *spec.stride):
+                if is_symbol(expr):
+                    number(expr.name)
             deferred = tuple(
                 (what, dim, size)
                 for what, sizes in (("size", spec.shape), ("stride", spec.stride))
@@ -156,10 +156,10 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
             if check.kind == "SIZES"
             else []
         )
-        for e in exprs:
-            unbound: frozenset[str] = getattr(e, "symbol_names", frozenset)() - symbols.keys()
+        for expr in exprs:
+            unbound: frozenset[str] = getattr(expr, "symbol_names", frozenset)() - symbols.keys()
             if unbound:
-                raise ValueError(f"guard {check.index}: no guard binds the size symbols {sorted(unbound)} of {e!r}")
+                raise ValueError(f"guard {check.index}: no guard binds the size symbols {sorted(unbound)} of {expr!r}")
     _emit(plan, checks)
     return plan
 
@@ -175,12 +175,12 @@ class _Placing:
         self.highest: dict[tuple[Source, bool], int] = {}
         for check in checks:
             if len(check.sources) == 1:
-                s = check.sources[0]
-                self.costs[s] = max(self.costs.get(s, 0), check.cost)
+                source = check.sources[0]
+                self.costs[source] = max(self.costs.get(source, 0), check.cost)
                 if check.kind in _PINNING:
-                    self.pins.setdefault(s, ("const" if check.kind == "ID" else "weak", check.payload))
+                    self.pins.setdefault(source, ("const" if check.kind == "ID" else "weak", check.payload))
                 if check.kind == "TENSOR":
-                    self.has_tensor.add(s)
+                    self.has_tensor.add(source)
 
     def is_watched(self, source: Source) -> bool:
         known = self.watched.get(source)
@@ -193,12 +193,12 @@ class _Placing:
             self.watched[source] = known
         return known
 
-    def after_watched(self, s: Source | None) -> bool:
+    def after_watched(self, source: Source | None) -> bool:
         """Whether loading `s` reads a slot of the watched list."""
-        while s is not None:
-            if self.is_watched(s):
+        while source is not None:
+            if self.is_watched(source):
                 return True
-            s = s.base
+            source = source.base
         return False
 
     def cost(self, c: _Check) -> int:

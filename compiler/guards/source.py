@@ -126,37 +126,37 @@ class Source:
 
     @property
     def root(self) -> "Source":
-        s = self
-        while s.base is not None:
-            s = s.base
-        return s
+        source = self
+        while source.base is not None:
+            source = source.base
+        return source
 
     def path(self) -> list["Source"]:
         """The steps from the root to this source, root first."""
-        out, s = [], self
-        while s is not None:
-            out.append(s)
-            s = s.base
+        out, source = [], self
+        while source is not None:
+            out.append(source)
+            source = source.base
         return out[::-1]
 
     def name(self) -> str:
         """The way a user would write it: `self.layers[0].weight`, `x.shape[1]`."""
-        k = self.kind
-        if k in ("local", "closure"):
+        kind = self.kind
+        if kind in ("local", "closure"):
             return self.key[1]
-        if k in ("global", "builtin"):
+        if kind in ("global", "builtin"):
             return self.key
-        if k == "function":
+        if kind == "function":
             return "<this function>"
-        if k == "drawn":
+        if kind == "drawn":
             return f"{getattr(self.key[1], '__name__', 'random')}()"
-        if k == "cached":
+        if kind == "cached":
             return f"{self.key[1]}()"
-        if k == "computed":
+        if kind == "computed":
             return f"{self.key[0].__name__}({', '.join(_operand_name(o) for o in self.key[1])})"
-        if k == "ratio":
+        if kind == "ratio":
             return f"({self.key[0].py()} / {self.key[1].py()})"
-        if k == "const":
+        if kind == "const":
             obj = self.key
             if obj is None and self.held is not None:
                 return "<an object that is gone>"
@@ -164,43 +164,43 @@ class Source:
             return named or f"<{type(obj).__name__}>"
         assert self.base is not None
         b = self.base.name()
-        if k == "attr":
+        if kind == "attr":
             return f"{b}.{self.key}"
-        if k in ("item", "dict"):
+        if kind in ("item", "dict"):
             return f"{b}[{self.key!r}]"
-        if k == "optimized":
+        if kind == "optimized":
             owner = b.removesuffix(".__dict__")
             return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
-        return b if k in _CONVERSIONS else step_text(k, b, self.key, _shown)
+        return b if kind in _CONVERSIONS else step_text(kind, b, self.key, _shown)
 
     def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
         """A Python expression that reloads the value inside an entry function, whose parameters carry the frame's own
         names and whose first parameter `fn` is the function object. `consts` collects the objects that the expression
         needs as globals of the entry."""
-        k = self.kind
-        if k == "local":
+        kind = self.kind
+        if kind == "local":
             return self.key[1] if self.key[1].isidentifier() else f"_arg{self.key[0]}"
-        if k == "closure":
+        if kind == "closure":
             return f"{fn}.__closure__[{self.key[0]}].cell_contents"
-        if k == "global":
+        if kind == "global":
             return f"{fn}.__globals__[{self.key!r}]"
-        if k == "builtin":
+        if kind == "builtin":
             return f"__builtins__[{self.key!r}]"
-        if k == "function":
+        if kind == "function":
             return fn
-        if k == "drawn":
+        if kind == "drawn":
             given = [*map(repr, self.key[2]), *(f"{n}={v!r}" for n, v in self.key[3])]
             return f"{_const_name(self.key[1], consts)}({', '.join(given)})"
-        if k == "const":
+        if kind == "const":
             name = f"_const_{id(self.key):x}"
             if consts is not None:
                 consts[name] = self.key
             return name
         assert self.base is not None
         b = self.base.code(fn, consts)
-        if k == "attr":
+        if kind == "attr":
             return f"{b}.{self.key}" if self.key.isidentifier() else f"getattr({b}, {self.key!r})"
-        if k in ("item", "dict"):
+        if kind in ("item", "dict"):
             key = self.key
             if isinstance(key, (str, int, bool, type(None), bytes)):
                 return f"{b}[{key!r}]"
@@ -208,7 +208,7 @@ class Source:
             if consts is not None:
                 consts[name] = key
             return f"{b}[{name}]"
-        return step_text(k, b, self.key, lambda obj: _const_name(obj, consts))
+        return step_text(kind, b, self.key, lambda obj: _const_name(obj, consts))
 
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
@@ -306,13 +306,13 @@ def make_source(kind: str, base: Source | None, key: Any) -> Source:
     k = (kind, id(base) if base is not None else None, tag)
     weak = kind == "const" or base is not None and base.root.kind == "const"
     table: Any = _from_objects if weak else _table
-    s = table.get(k)
-    if s is None or kind == "const" and s.key is not key:  # another object lies where one was that is gone
-        s = object.__new__(Source)
-        s.kind, s.base, s.held = kind, base, reference(key) if kind == "const" else key
-        s._hash = hash(k)
-        table[k] = s
-    return s
+    source = table.get(k)
+    if source is None or kind == "const" and source.key is not key:  # another object lies where one was that is gone
+        source = object.__new__(Source)
+        source.kind, source.base, source.held = kind, base, reference(key) if kind == "const" else key
+        source._hash = hash(k)
+        table[k] = source
+    return source
 
 
 def local(index: int, name: str) -> Source:

@@ -132,7 +132,7 @@ class Lowering:
 
     @cached_property
     def named(self) -> dict[str, torch.fx.Node]:
-        return {n.name: n for n in self.aten.graph.nodes}
+        return {node.name: node for node in self.aten.graph.nodes}
 
     @property
     def node(self) -> torch.fx.Node | None:
@@ -165,11 +165,11 @@ class Lowering:
         if value.dtype != dtype:
             value = cast(value, dtype)
         _supported(dtype, value, self.dtypes())
-        b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
-        axes = memory_order(b.shape, b.stride)
-        idx = flat_index(b.shape, b.stride)
-        self.steps.append(LoopNest(b, axes, idx, value, domain=axes, origins=self.origins(), lines=self.lines()))
-        return Ref(b.shape, dtype, load(b, idx))
+        buffer = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
+        axes = memory_order(buffer.shape, buffer.stride)
+        idx = flat_index(buffer.shape, buffer.stride)
+        self.steps.append(LoopNest(buffer, axes, idx, value, domain=axes, origins=self.origins(), lines=self.lines()))
+        return Ref(buffer.shape, dtype, load(buffer, idx))
 
     def operands(self, *xs: Ref | Scalar) -> list[Value]:
         """Operands in the dtype that the node computes in: its own, or float32 for low precision."""
@@ -182,17 +182,17 @@ class Lowering:
 
     def pointwise(self, value: Value, k: int | None = None) -> Ref:
         """`value` as the node's own result (or its k-th): shape, dtype and strides from the node."""
-        m = self.meta(k=k)
-        shape, stride = shape_of(m.shape), strides_of(m)
+        meta = self.meta(k=k)
+        shape, stride = shape_of(meta.shape), strides_of(meta)
         if any(type(st) is int and st == 0 and not is_one(size) for size, st in zip(shape, stride)):
             stride = None  # a copy of something expanded: its elements do not coincide
         suffix = f"_{k}" if k is not None else ""
         if self.on_gpu:
             narrow = narrowed(value, shape)
             if narrow != shape:  # (masks above all: the same for every query)
-                r = self.store(value, narrow, m.dtype, None, suffix)
-                return Ref(shape, r.dtype, r.value)
-        return self.store(value, shape, m.dtype, stride, suffix)
+                ref = self.store(value, narrow, meta.dtype, None, suffix)
+                return Ref(shape, ref.dtype, ref.value)
+        return self.store(value, shape, meta.dtype, stride, suffix)
 
     def reduce(
         self,
@@ -218,9 +218,13 @@ class Lowering:
         order = list(range(ndim)) if logical_order else order_of_loads(value, src_shape)
         domain = tuple(Axis(dim_symbol(ndim, dim), src_shape[dim]) for dim in order if not is_one(src_shape[dim]))
         red_names = {dim_symbol(ndim, d).name for d in reduced}
-        b = self._buffer(self._node_name() + suffix, shape, out_dtype, stride)
+        buffer = self._buffer(self._node_name() + suffix, shape, out_dtype, stride)
         kept = [dim for dim in range(ndim) if dim not in reduced]
-        kept_strides = [st for d, st in zip(range(ndim), b.stride) if d not in reduced] if keepdim else list(b.stride)
+        kept_strides = (
+            [st for dim, st in zip(range(ndim), buffer.stride) if dim not in reduced]
+            if keepdim
+            else list(buffer.stride)
+        )
         idx = as_expr(0)
         for d, st in zip(kept, kept_strides):
             if not is_one(src_shape[d]):
@@ -233,12 +237,14 @@ class Lowering:
                 tuple(1 if dim in reduced else src_shape[dim] for dim in range(ndim)),
                 tuple(at.get(dim, 1) for dim in range(ndim)),
             )
-            self.steps.append(LoopNest(b, axes, idx, one, domain=axes, origins=self.origins(), lines=self.lines()))
-            return ref_of_buffer(b)
+            self.steps.append(LoopNest(buffer, axes, idx, one, domain=axes, origins=self.origins(), lines=self.lines()))
+            return ref_of_buffer(buffer)
         axes = tuple(axis for axis in domain if axis.symbol.name not in red_names)
         raxes = tuple(axis for axis in domain if axis.symbol.name in red_names)
-        self.steps.append(LoopNest(b, axes, idx, value, raxes, op, domain, origins=self.origins(), lines=self.lines()))
-        return ref_of_buffer(b)
+        self.steps.append(
+            LoopNest(buffer, axes, idx, value, raxes, op, domain, origins=self.origins(), lines=self.lines())
+        )
+        return ref_of_buffer(buffer)
 
     # ---- memory
     def realise(self, ref: Ref, stride: Sequence[Any] | None = None, fresh: bool = False) -> Buffer:
@@ -341,13 +347,13 @@ class Lowering:
 
     def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any, bits: bool = False) -> Buffer:
         k = (id(base), shape, stride, offset, bits)
-        b = self._views.get(k)
-        if b is None:
-            b = self._views[k] = self._buffer(base.name + "_view", shape, base.dtype, stride, base.device)
-            b.bits = bits
-            self._view_base[b] = base
-            self.steps.append(View(b, base, offset))
-        return b
+        buffer = self._views.get(k)
+        if buffer is None:
+            buffer = self._views[k] = self._buffer(base.name + "_view", shape, base.dtype, stride, base.device)
+            buffer.bits = bits
+            self._view_base[buffer] = base
+            self.steps.append(View(buffer, base, offset))
+        return buffer
 
     def new_buffer(self, shape: Sequence[Any], dtype: torch.dtype, stride: Sequence[Any] | None = None) -> Buffer:
         """A buffer named after the node, for rules that make their nests themselves."""
@@ -411,15 +417,15 @@ class Lowering:
         result: list[Any] = []
         for k, val in enumerate(vals):
             if is_tensor(val):
-                b = self._buffer(
+                buffer = self._buffer(
                     name if len(vals) == 1 else f"{name}_{k}",
                     shape_of(val.shape),
                     val.dtype,
                     (rows and aligned_rows(val.dtype, val.shape, strides_of(val))) or strides_of(val),
                     val.device,
                 )
-                outs.append(b)
-                result.append(ref_of_buffer(b))
+                outs.append(buffer)
+                result.append(ref_of_buffer(buffer))
             else:
                 outs.append(None)
                 result.append(val if val is None or isinstance(val, (bool, float)) else plain_size(val))
@@ -510,18 +516,18 @@ class Lowering:
         )
         return self.view(kept, a.shape, strides, 0)
 
-    def aligned(self, a: Ref, m: Any) -> Buffer | None:
+    def aligned(self, a: Ref, meta: Any) -> Buffer | None:
         """An operand of a matrix product with rows that begin at aligned addresses, where that takes no further copy;
         else None.
         """
         v = strided(a)
-        if v is not None and v[0].kind != "temp" or not is_tensor(m) or len(m.shape) != 2:
+        if v is not None and v[0].kind != "temp" or not is_tensor(meta) or len(meta.shape) != 2:
             return None
-        if strides_of(m)[1] == 1:
-            st = aligned_rows(m.dtype, m.shape, strides_of(m))
+        if strides_of(meta)[1] == 1:
+            st = aligned_rows(meta.dtype, meta.shape, strides_of(meta))
             return None if st is None else self.realise(a, st)
-        turned = (m.shape[1], m.shape[0])
-        st = aligned_rows(m.dtype, turned, strides_of(m)[::-1])
+        turned = (meta.shape[1], meta.shape[0])
+        st = aligned_rows(meta.dtype, turned, strides_of(meta)[::-1])
         if st is None:
             return None
         b = self.realise(remap(a, turned, {0: dim_symbol(2, 1), 1: dim_symbol(2, 0)}), st)

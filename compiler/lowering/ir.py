@@ -123,8 +123,10 @@ class Buffer:
 
     @property
     def on_gpu(self) -> bool:
-        d = self.device
-        return d is not None and (d if isinstance(d, torch.device) else torch.device(d)).type == "cuda"
+        device = self.device
+        return (
+            device is not None and (device if isinstance(device, torch.device) else torch.device(device)).type == "cuda"
+        )
 
     @property
     def holds(self) -> torch.dtype:
@@ -195,7 +197,7 @@ class Value:
     @property
     def symbols(self) -> frozenset[str]:
         """The names in its own position, without those of its operands."""
-        return frozenset() if (e := self.position) is None else e.symbol_names()
+        return frozenset() if (expr := self.position) is None else expr.symbol_names()
 
     def __reduce__(self) -> tuple:
         return _again, (self.op, self.dtype, self.args, self.attr, self.origin)
@@ -273,15 +275,15 @@ def acc(name: str, dtype: torch.dtype) -> Value:
     return make("acc", dtype, (), name)
 
 
-def cast(x: Value, dtype: torch.dtype) -> Value:
+def cast(value: Value, dtype: torch.dtype) -> Value:
     """Conversion as eager converts; nothing where the dtype is right already."""
-    if x.dtype == dtype:
-        return x
-    if x.is_const and not (x.dtype.is_complex or dtype.is_complex) and _const_fits(x.attr, dtype):
-        return const(x.attr, dtype)
-    if x.op == "cast" and x.dtype in _HALVES and x.args[0].dtype in _BYTES and dtype.is_floating_point:
-        (x,) = x.args  # (16 bits hold each of its numbers)
-    return make("cast", dtype, (x,))
+    if value.dtype == dtype:
+        return value
+    if value.is_const and not (value.dtype.is_complex or dtype.is_complex) and _const_fits(value.attr, dtype):
+        return const(value.attr, dtype)
+    if value.op == "cast" and value.dtype in _HALVES and value.args[0].dtype in _BYTES and dtype.is_floating_point:
+        (value,) = value.args  # (16 bits hold each of its numbers)
+    return make("cast", dtype, (value,))
 
 
 _HALVES, _BYTES = (torch.float16, torch.bfloat16), (torch.int8, torch.uint8)
@@ -298,9 +300,9 @@ def _const_fits(x: bool | int | float, dtype: torch.dtype) -> bool:
     return x == x and abs(x) < 128 and x == int(x) and (x >= 0 or dtype.is_signed)
 
 
-def round_to(x: Value, dtype: torch.dtype) -> Value:
+def round_to(value: Value, dtype: torch.dtype) -> Value:
     """The rounding between two operators of a low precision type."""
-    return x if x.dtype == dtype else make("cast", dtype, (x,), "round")
+    return value if value.dtype == dtype else make("cast", dtype, (value,), "round")
 
 
 def check_index(i: Value, size: Value, message: str) -> Value:
@@ -362,18 +364,18 @@ def _position(op: str, a: Expr, b: Expr) -> Expr | None:
 def _fold(op: str, args: tuple[Value, ...]) -> Value | None:
     """Choices and comparisons of constants: what is left of index arithmetic on constant tensors. Float arithmetic is
     left to the machine that eager runs on."""
-    a = args[0]
+    arg = args[0]
     if op in ("where", "masked"):
-        return args[1] if a.attr else args[2]
-    if op in ("logical_and", "logical_or") and a.dtype == torch.bool:
-        known, other = (a, args[1]) if a.is_const else (args[1], a)
+        return args[1] if arg.attr else args[2]
+    if op in ("logical_and", "logical_or") and arg.dtype == torch.bool:
+        known, other = (arg, args[1]) if arg.is_const else (args[1], arg)
         return other if known.attr == (op == "logical_and") else known
-    if op == "logical_not" and a.dtype == torch.bool:
-        return const(not a.attr, torch.bool)
+    if op == "logical_not" and arg.dtype == torch.bool:
+        return const(not arg.attr, torch.bool)
     if op in COMPARISONS and args[1].is_const:
-        return const(COMPARISONS[op].holds(a.attr, args[1].attr), torch.bool)
-    if op in ("add", "mul", "sub") and a.dtype == torch.int64 and args[1].is_const:
-        r = {"add": operator.add, "mul": operator.mul, "sub": operator.sub}[op](a.attr, args[1].attr)
+        return const(COMPARISONS[op].holds(arg.attr, args[1].attr), torch.bool)
+    if op in ("add", "mul", "sub") and arg.dtype == torch.int64 and args[1].is_const:
+        r = {"add": operator.add, "mul": operator.mul, "sub": operator.sub}[op](arg.attr, args[1].attr)
         return const(r, torch.int64) if -(2**63) <= r < 2**63 else None
     return None
 
@@ -396,11 +398,11 @@ def indirect_values() -> Mapping[str, Value]:
     return _indirect
 
 
-def put(x: Value, positions: Iterable[Value]) -> Value:
+def put(value: Value, positions: Iterable[Value]) -> Value:
     """What a nest stores at computed positions: its index holds `put_symbol(k)` where the k-th position (int64,
     checked) stands.
     """
-    return make("put", x.dtype, (x, *positions))
+    return make("put", value.dtype, (value, *positions))
 
 
 def put_symbol(k: int) -> Expr:
@@ -602,19 +604,19 @@ def _walk(roots: list[Value], known: Container[int]) -> list[Value]:
     out: list[Value] = []
     stack: list[Value | None] = roots[::-1]  # None: before it lies one whose operands are done
     while stack:
-        v = stack.pop()
-        if v is None:
+        value = stack.pop()
+        if value is None:
             out.append(stack.pop())  # type: ignore[arg-type]
             continue
-        if v.id in seen or v.id in known:
+        if value.id in seen or value.id in known:
             continue
-        seen.add(v.id)
-        operands = [arg for arg in v.args if arg.id not in seen]
+        seen.add(value.id)
+        operands = [arg for arg in value.args if arg.id not in seen]
         if operands:
-            stack += (v, None)
+            stack += (value, None)
             stack += operands[::-1]
         else:
-            out.append(v)
+            out.append(value)
     return out
 
 

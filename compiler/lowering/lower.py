@@ -1,7 +1,7 @@
 """aten graph -> loop nests. `lower` walks the graph once; each operator's rule (rules/) says what it computes.
 
-Every operator that computes makes one loop nest (or a few) that stores to a buffer of its own with eager's strides;
-views make none, they are substitutions of index symbols (ref.py). What has no rule is an Extern call, with its reason,
+Every operator that computes makes one loop nest (or a few) that stores to a buffer of its own with eager's strides.
+Views make none, they are substitutions of index symbols (ref.py). What has no rule is an Extern call, with its reason,
 and is counted. Fusion then decides which buffers exist at all.
 """
 
@@ -99,7 +99,7 @@ class Walk(Lowering):
             elif is_call(node):
                 self.refs[node] = self.call(node)
         self.node = None
-        outputs = [self.output(o) for o in self.aten.outputs]
+        outputs = [self.output(output) for output in self.aten.outputs]
         mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
         env = self.aten.env
         return LoweredGraph(
@@ -118,13 +118,13 @@ class Walk(Lowering):
     def input(self, node: torch.fx.Node, i: int) -> Any:
         val = node.meta["val"]
         if is_tensor(val):
-            b = self._buffer(node.name, shape_of(val.shape), val.dtype, strides_of(val), val.device, "input")
+            buffer = self._buffer(node.name, shape_of(val.shape), val.dtype, strides_of(val), val.device, "input")
             off = getattr(val, "storage_offset", 0)
-            b.storage_offset = plain_size(off() if callable(off) else off)
-            self.inputs.append(b)
+            buffer.storage_offset = plain_size(off() if callable(off) else off)
+            self.inputs.append(buffer)
             if getattr(self._graph_input(i), "given", False):
-                self._given.append(b)
-            return ref_of_buffer(b)
+                self._given.append(buffer)
+            return ref_of_buffer(buffer)
         if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
             name = node.name
             self.inputs.append(("param", name, torch.float64))
@@ -140,28 +140,30 @@ class Walk(Lowering):
     def constant(self, node: torch.fx.Node) -> Ref:
         owner: Any = getattr(self.aten, "constants", None)
         if isinstance(owner, dict) and node.target in owner:
-            t = owner[node.target]
+            tensor = owner[node.target]
         else:
-            t = self.aten.graph.owning_module if owner is None else owner
+            tensor = self.aten.graph.owning_module if owner is None else owner
             for part in str(node.target).split("."):
-                t = getattr(t, part)
-        if t._is_zerotensor():  # (which has no memory)
-            if t.dtype in DTYPES:
-                return Ref(tuple(t.shape), t.dtype, const(0, t.dtype))
-            t = torch.zeros(t.shape, dtype=t.dtype, device=t.device)
-        t = t.resolve_conj().resolve_neg()
-        if t.numel() == 1 and not t.dtype.is_complex and t.device.type == "cpu":
-            return Ref(tuple(t.shape), t.dtype, const(t.item(), t.dtype))
-        b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
-        self.constants[b.name] = t
-        return ref_of_buffer(b)
+                tensor = getattr(tensor, part)
+        if tensor._is_zerotensor():  # (which has no memory)
+            if tensor.dtype in DTYPES:
+                return Ref(tuple(tensor.shape), tensor.dtype, const(0, tensor.dtype))
+            tensor = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        tensor = tensor.resolve_conj().resolve_neg()
+        if tensor.numel() == 1 and not tensor.dtype.is_complex and tensor.device.type == "cpu":
+            return Ref(tuple(tensor.shape), tensor.dtype, const(tensor.item(), tensor.dtype))
+        buffer = self._buffer(
+            node.name, tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, "constant"
+        )
+        self.constants[buffer.name] = tensor
+        return ref_of_buffer(buffer)
 
     def call(self, node: torch.fx.Node) -> Any:
         target = node.target
         if getattr(target, "__name__", "") == "getitem" and not isinstance(target, torch._ops.OpOverload):
             seq, i = node.args
             return self.arg(seq)[i]
-        args = tuple(self.arg(a) for a in node.args)
+        args = tuple(self.arg(arg) for arg in node.args)
         kwargs = {name: self.arg(value) for name, value in node.kwargs.items()}
         if self.on_two_devices and isinstance(target, torch._ops.OpOverload) and not _copies_between(node):
             if self.on_gpu:
@@ -175,7 +177,9 @@ class Walk(Lowering):
                 return self.scalar_call(target, args, kwargs)
             if extern_reason(target) == NO_RULE:
                 self.fallbacks[str(target)] += 1
-            reason = _of_complex(node) if any(d.is_complex for d in _dtypes(node, args)) else extern_reason(target)
+            reason = (
+                _of_complex(node) if any(dtype.is_complex for dtype in _dtypes(node, args)) else extern_reason(target)
+            )
             return self.extern(node, args, kwargs, reason)
         mark = len(self.steps)
         try:
@@ -215,7 +219,7 @@ class Walk(Lowering):
             return {key: self.brought(value) for key, value in a.items()}
         if type(a) in (list, tuple):
             return type(a)(map(self.brought, a))
-        if not isinstance(a, Ref) or not any(not b.on_gpu for b in loaded([a.value])) or strided(a) is None:
+        if not isinstance(a, Ref) or not any(not buffer.on_gpu for buffer in loaded([a.value])) or strided(a) is None:
             return a
         known = (a.value, a.shape, str(self._device()))
         if known not in self._moved:
@@ -237,7 +241,9 @@ class Walk(Lowering):
     def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
         """Python arithmetic on sizes (operator.add, ...) inside the graph."""
         return plain_size(
-            target(*(as_expr(a) if isinstance(a, int) and not isinstance(a, bool) else a for a in args), **kwargs)
+            target(
+                *(as_expr(arg) if isinstance(arg, int) and not isinstance(arg, bool) else arg for arg in args), **kwargs
+            )
         )
 
     def arg(self, a: Any) -> Any:
@@ -267,19 +273,19 @@ class Walk(Lowering):
             self.node = None
         return b
 
-    def output(self, s: Any) -> OutputSpec:
+    def output(self, spec: Any) -> OutputSpec:
         """One of AtenGraph.outputs with buffers in the place of nodes."""
-        kind, value = s.kind, s.value
+        kind, value = spec.kind, spec.value
         if kind == "buffer":
-            return OutputSpec("buffer", self.result(value), changes=s.changes)
+            return OutputSpec("buffer", self.result(value), changes=spec.changes)
         if kind == "view":
             base, shape, stride, offset = value
             base = self.result(base) if isinstance(base, torch.fx.Node) else base
             memory = base if isinstance(base, Buffer) else self.inputs[base]
-            meta = getattr(s, "meta", None)
+            meta = getattr(spec, "meta", None)
             dtype = meta.dtype if meta is not None and meta.dtype != memory.dtype else None
             seen = (base, shape_of(shape), shape_of(stride), plain_size(offset))
-            return OutputSpec("view", seen, dtype, s.changes, s.detached)
+            return OutputSpec("view", seen, dtype, spec.changes, spec.detached)
         if kind == "int":
             r = self.refs[value] if isinstance(value, torch.fx.Node) else value
             return OutputSpec("int", plain_size(r))

@@ -74,32 +74,32 @@ class Matcher:
         """
         return next(self.matches(pattern, value, found or {}), None)
 
-    def matches(self, pattern: Any, v: Value, found: Found) -> Iterator[Found]:
+    def matches(self, pattern: Any, value: Value, found: Found) -> Iterator[Found]:
         """Each way in which a value is as the pattern says."""
         match pattern:
             case Same(name, of):
                 if name not in found:
-                    for inside in [found] if of is None else self.matches(of, v, found):
-                        yield {**inside, name: v}
-                elif self.same(v, found[name]):
+                    for inside in [found] if of is None else self.matches(of, value, found):
+                        yield {**inside, name: value}
+                elif self.same(value, found[name]):
                     yield found
             case Either(patterns):
                 for one in patterns:
-                    yield from self.matches(one, v, found)
+                    yield from self.matches(one, value, found)
             case Op(name, args):
-                v = self.seen(v)
-                if v.op == name:
-                    yield from self._operands(args, v.args if args else (), found)
+                value = self.seen(value)
+                if value.op == name:
+                    yield from self._operands(args, value.args if args else (), found)
                     if name in COMMUTES and args:
-                        yield from self._operands(args, v.args[::-1], found)
+                        yield from self._operands(args, value.args[::-1], found)
             case Leaf(name, attr):
-                if v.op == name and v.attr == attr:
+                if value.op == name and value.attr == attr:
                     yield found
             case About(number):
-                if v.is_const and math.isclose(v.attr, number, rel_tol=1e-6):
+                if value.is_const and math.isclose(value.attr, number, rel_tol=1e-6):
                     yield found
             case _:
-                if is_const(v, pattern):
+                if is_const(value, pattern):
                     yield found
 
     def _operands(self, patterns: Sequence[Any], values: Sequence[Value], found: Found) -> Iterator[Found]:

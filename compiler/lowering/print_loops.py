@@ -89,7 +89,7 @@ class _Names:
             return f"check({self.of(value.args[0])}, below={self.of(value.args[1])}, {value.attr!r})", True
         if op in _INFIX:
             return f"{self.operand(value.args[0])} {_INFIX[op]} {self.operand(value.args[1])}", False
-        return f"{op}({', '.join(self.of(a) for a in value.args)})", True
+        return f"{op}({', '.join(self.of(arg) for arg in value.args)})", True
 
 
 def value_lines(roots: list[Value], names: _Names, indent: str) -> list[str]:
@@ -102,14 +102,14 @@ def value_lines(roots: list[Value], names: _Names, indent: str) -> list[str]:
     for root in roots:
         uses[root.id] = uses.get(root.id, 0) + 1
     lines = []
-    indirect = {a.id for v in order if v.op in ("load", "index") for a in v.args}
+    indirect = {arg.id for value in order if value.op in ("load", "index") for arg in value.args}
     for value in order:
         if value.id in names.text:
             continue
         text, simple = names.expression(value)
         if names.told:
             own = () if value.op in ("const", "param", "acc", "index") or not value.origin else (value.origin,)
-            names.origins[value.id] = frozenset(own).union(*(names.origins[a.id] for a in value.args))
+            names.origins[value.id] = frozenset(own).union(*(names.origins[arg.id] for arg in value.args))
         trivial = value.op in ("const", "param", "acc") or (value.op == "index" and len(text) < 12)
         if not trivial and (uses[value.id] > 1 or len(text) > 60 or value.id in indirect):
             name = f"v{names.count}"
@@ -204,7 +204,7 @@ def _contraction_lines(t: Contraction, names: _Names, indent: str) -> list[str]:
 
 def _dropout_lines(t: DropoutAttention, names: _Names, indent: str) -> list[str]:
     what = f"keep={t.keep}{', causal' if t.causal else ''}, scale={t.scale}"
-    lines = [f"{indent}for {a.symbol} in {a.size}:" for a in (*t.rows, t.keys, t.inner, t.columns)]
+    lines = [f"{indent}for {axis.symbol} in {axis.size}:" for axis in (*t.rows, t.keys, t.inner, t.columns)]
     lines += value_lines(t.roots(), names, indent + "  ")
     q, k, v, words, *more = (names.of(x) for x in t.roots())
     f = "gradients of attention" if more else "attention"
@@ -217,7 +217,7 @@ def _dropout_lines(t: DropoutAttention, names: _Names, indent: str) -> list[str]
 def print_nest(nest: LoopNest) -> str:
     lines = []
     indent = ""
-    red = {a.symbol.name for a in nest.reduce_axes}
+    red = {axis.symbol.name for axis in nest.reduce_axes}
     for axis in nest.domain:
         lines.append(f"{indent}for {axis.symbol} in {axis.size}{' (reduced)' if axis.symbol.name in red else ''}:")
         indent += "  "

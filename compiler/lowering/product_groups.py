@@ -54,14 +54,14 @@ def group_at(ends: Ends, place: Value) -> Value:
     return group
 
 
-def of_its_group(group: Value, ends: Ends, x: Value) -> Value:
+def of_its_group(group: Value, ends: Ends, value: Value) -> Value:
     """x, which is read at a place's group, where the place has one, else 0."""
-    return prim("masked", prim("lt", group, const(ends.count, I64)), x, const(0, x.dtype))
+    return prim("masked", prim("lt", group, const(ends.count, I64)), value, const(0, value.dtype))
 
 
-def of_group(group: Value, which: Value, x: Value) -> Value:
+def of_group(group: Value, which: Value, value: Value) -> Value:
     """x where its place belongs to that group, else 0."""
-    return prim("where", prim("eq", group, which), x, const(0, x.dtype))
+    return prim("where", prim("eq", group, which), value, const(0, value.dtype))
 
 
 # what `of_its_group` and `of_group` make, and a step of `group_at`

@@ -39,10 +39,10 @@ def result_type(xs: Sequence[Any]) -> torch.dtype:
     ranks: list[torch.dtype | None] = [None, None, None]  # tensors with dimensions, 0-dim tensors, numbers
     for x in xs:
         if isinstance(x, Ref):
-            k, d = (0 if x.ndim else 1), x.dtype
+            k, dtype = (0 if x.ndim else 1), x.dtype
         else:
             k = 2
-            d = (
+            dtype = (
                 torch.bool
                 if isinstance(x, bool)
                 else (
@@ -53,7 +53,7 @@ def result_type(xs: Sequence[Any]) -> torch.dtype:
                     else torch.get_default_dtype()
                 )
             )
-        ranks[k] = d if ranks[k] is None else torch.promote_types(ranks[k], d)
+        ranks[k] = dtype if ranks[k] is None else torch.promote_types(ranks[k], dtype)
     r = _combine(ranks[0], _combine(ranks[1], ranks[2]))
     return r if r is not None else torch.get_default_dtype()
 

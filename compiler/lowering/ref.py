@@ -126,20 +126,20 @@ def strided(ref: Ref) -> tuple[Buffer, tuple, Any] | None:
     value = ref.value
     if not is_plain_load(value) or value.attr[0].bits and ref.dtype == torch.bool:
         return None
-    buffer, e = value.attr
+    buffer, expr = value.attr
     ndim = ref.ndim
     strides: list[Any] = []
-    rest = e
+    rest = expr
     for d, size in enumerate(ref.shape):
         if is_one(size):
             strides.append(None)
             continue
-        c = e.coeff(f"j{ndim - 1 - d}")
-        if c is None or any(name.startswith("j") for name in c.symbol_names()):
+        coeff = expr.coeff(f"j{ndim - 1 - d}")
+        if coeff is None or any(name.startswith("j") for name in coeff.symbol_names()):
             return None
-        strides.append(maybe_int(c))
-        if c is not ZERO:
-            rest = rest - _symbols[ndim - 1 - d] * c
+        strides.append(maybe_int(coeff))
+        if coeff is not ZERO:
+            rest = rest - _symbols[ndim - 1 - d] * coeff
     if any(name.startswith("j") for name in rest.symbol_names()):
         return None
     for d in reversed(range(ndim)):  # the stride of a dimension of size 1 as eager's views choose it
@@ -154,7 +154,7 @@ def _with_index(ref: Ref, shape: tuple, f: Callable[[Expr], Expr]) -> Ref:
 
 def remap(ref: Ref, shape: Sequence[Any], of_dim: Mapping[int, Any]) -> Ref:
     """The tensor of `shape` whose element is ref[..., of_dim[d], ...]; of_dim gives an Expr over the new symbols (or an
-    int) for each dimension of `ref` that is not of size 1; the others may be left out."""
+    int) for each dimension of `ref` that is not of size 1. The others may be left out."""
     ndim = ref.ndim
     m = {f"j{ndim - 1 - key}": as_expr(value) for key, value in of_dim.items() if not is_one(ref.shape[key])}
     m = {key: value for key, value in m.items() if not (value.is_symbol and value.name == key)}
@@ -179,17 +179,17 @@ def divides(a: Expr, b: Expr) -> Expr | None:
 
 def reshape(ref: Ref, shape: Sequence[Any]) -> Ref:
     """The same elements in row-major order under another shape. Runs of dimensions are matched by their products, so
-    that what does not change stays as it is; a run of several old dimensions is merged where its strides allow, else
+    that what does not change stays as it is. A run of several old dimensions is merged where its strides allow, else
     split by // and %.
     """
     shape = tuple(shape)
     if len(shape) == ref.ndim and all(same(a, b) for a, b in zip(shape, ref.shape)):
         return ref
-    if any(type(s) is int and s == 0 for s in shape):
+    if any(type(size) is int and size == 0 for size in shape):
         return Ref(shape, ref.dtype, const(0, ref.dtype))
     n_old, n_new = ref.ndim, len(shape)
-    old = [(_symbols[n_old - 1 - dim], as_expr(s)) for dim, s in enumerate(ref.shape) if not is_one(s)]
-    new = [(_symbols[n_new - 1 - dim], as_expr(s)) for dim, s in enumerate(shape) if not is_one(s)]
+    old = [(_symbols[n_old - 1 - dim], as_expr(size)) for dim, size in enumerate(ref.shape) if not is_one(size)]
+    new = [(_symbols[n_new - 1 - dim], as_expr(size)) for dim, size in enumerate(shape) if not is_one(size)]
     runs = _match_runs(old, new)
     ranges = ranges_of(shape)
     simple: dict[str, Expr] = {}
@@ -288,5 +288,5 @@ def is_tensor(v: Any) -> bool:
 def plain_size(x: Any) -> Any:
     if type(x) is int or isinstance(x, (bool, float)) or x is None:
         return x
-    e = as_expr(x)
-    return e.value if e.is_const else e
+    expr = as_expr(x)
+    return expr.value if expr.is_const else expr

@@ -34,7 +34,7 @@ def tidy(expr: Expr, ranges: Mapping[str, tuple]) -> Expr:
 def positions(axes: Sequence[Axis], index: Expr, expr: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr]:
     """Where the flat position `expr` lies in a buffer that is stored at `index` over `axes`, largest stride first: each
     axis symbol as an expression. Divisions vanish where `expr` was made of the same strides."""
-    if not all(type(a.size) is int for a in axes[1:]):
+    if not all(type(axis.size) is int for axis in axes[1:]):
         known = _matched(axes, index, expr, ranges)
         if known is not None:
             return known
@@ -52,7 +52,7 @@ def positions(axes: Sequence[Axis], index: Expr, expr: Expr, ranges: Mapping[str
 def _matched(axes: Sequence[Axis], index: Expr, expr: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr] | None:
     """`positions` where sizes are symbols, by which divisions do not vanish by themselves: each term of `expr` is of
     the axis with the largest stride that divides it. None where what an axis gets may be outside of its range."""
-    strides = [index.coeff(a.symbol.name) for a in axes]
+    strides = [index.coeff(axis.symbol.name) for axis in axes]
     if not expr.is_affine or any(st is None or st is ZERO for st in strides):
         return None
     got: list[Expr] = [ZERO] * len(axes)
@@ -76,14 +76,14 @@ def _matched(axes: Sequence[Axis], index: Expr, expr: Expr, ranges: Mapping[str,
         room = as_expr(axis.size) - 1 - top
         if not room.is_const or room.value < 0:
             return None
-    return {a.symbol.name: x for a, x in zip(axes, got)}
+    return {axis.symbol.name: x for axis, x in zip(axes, got)}
 
 
 def _checked_range(name: str) -> tuple:
     """The range of an indirect symbol: what its bounds check says."""
-    v = indirect_values().get(name)
-    if v is not None and v.op == "check_index":
-        size = v.args[1]
+    value = indirect_values().get(name)
+    if value is not None and value.op == "check_index":
+        size = value.args[1]
         if size.op in ("const", "index"):
             return (0, size.attr)
     return (0, None)
@@ -119,14 +119,14 @@ class Rewriter:
             self._keep.append(v)
         return memo[root.id]
 
-    def _new_index(self, value: Value, e: Expr) -> Expr:
+    def _new_index(self, value: Value, expr: Expr) -> Expr:
         if value.args:  # indirect: the values behind the index are rewritten as well
             changed = {
                 f"ind{arg.id}": indirect_symbol(self.memo[arg.id]) for arg in value.args if self.memo[arg.id] is not arg
             }
             if changed:  # (a constant position becomes a number)
-                e = e.subs(changed)
-        return e if self.on_index is None else self.on_index(e)
+                expr = expr.subs(changed)
+        return expr if self.on_index is None else self.on_index(expr)
 
     def _rebuild(self, value: Value) -> Value:
         op = value.op

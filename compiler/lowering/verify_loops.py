@@ -97,21 +97,21 @@ def unmasked(roots: Sequence[Value]) -> set[int]:
     seen: set[int] = set()
     stack = list(roots)
     while stack:
-        v = stack.pop()
-        if v.id not in seen:
-            seen.add(v.id)
-            stack.extend((v.args[0], v.args[2]) if v.op == "masked" else v.args)
+        value = stack.pop()
+        if value.id not in seen:
+            seen.add(value.id)
+            stack.extend((value.args[0], value.args[2]) if value.op == "masked" else value.args)
     return seen
 
 
 def span(buffer: Buffer, hints: Mapping[str, int]) -> int:
     """Elements (where kernels see bits, these) from the first to the last that the strides reach, at the hints."""
     n = 1
-    for s, st in zip(buffer.shape, buffer.stride):
-        s, st = (as_expr(x).eval(_hinted(x, hints)) for x in (s, st))
-        if s == 0:
+    for size, st in zip(buffer.shape, buffer.stride):
+        size, st = (as_expr(x).eval(_hinted(x, hints)) for x in (size, st))
+        if size == 0:
             return 0
-        n += (s - 1) * st
+        n += (size - 1) * st
     return 8 * buffer.dtype.itemsize * n if buffer.bits else n
 
 
@@ -120,19 +120,19 @@ def _hinted(e: Any, hints: Mapping[str, int]) -> dict[str, int]:
 
 
 def check_bounds(
-    where: str, buffer: Buffer, e: Expr, sizes: Mapping[str, int], hints: Mapping[str, int], elements: int
+    where: str, buffer: Buffer, expr: Expr, sizes: Mapping[str, int], hints: Mapping[str, int], elements: int
 ) -> None:
-    e = e.subs(
+    expr = expr.subs(
         {
             name: hints.get(name, 64)
-            for name in e.symbol_names()
+            for name in expr.symbol_names()
             if name not in sizes and not name.startswith(("ind", "at"))
         }
     )
-    r = index_range(e, sizes)
+    r = index_range(expr, sizes)
     require(
         r is None or (r[0] >= 0 and r[1] < elements),
-        f"{where}: {buffer.name}[{e}] reaches {r}, the buffer has {elements} elements",
+        f"{where}: {buffer.name}[{expr}] reaches {r}, the buffer has {elements} elements",
     )
 
 
@@ -171,7 +171,7 @@ def verify_nest(nest: LoopNest, known: set[Buffer], hints: Mapping[str, int]) ->
         f"{where}: writes parts of {nest.buffer!r}, of which nothing is there yet",
     )
     require(
-        {axis.symbol for axis in nest.domain} == {a.symbol for a in (*nest.axes, *nest.reduce_axes)},
+        {axis.symbol for axis in nest.domain} == {axis.symbol for axis in (*nest.axes, *nest.reduce_axes)},
         f"{where}: domain is not axes + reduced axes",
     )
     require(
@@ -191,14 +191,14 @@ def verify_nest(nest: LoopNest, known: set[Buffer], hints: Mapping[str, int]) ->
     empty = 0 in sizes.values()
     for value in values:
         if value.is_load:
-            b, e = value.attr
+            b, expr = value.attr
             require(b in known or b.kind == "constant", f"{where}: reads {b!r}, which is not there yet")
-            for name in e.symbol_names():
+            for name in expr.symbol_names():
                 require(
                     not name.startswith("j") or name in sizes,
                     f"{where}: {value!r} uses axis {name}, which the nest does not have",
                 )
             if value.id in strict and not empty:
-                check_bounds(where, b, e, sizes, hints, span(b, hints))
+                check_bounds(where, b, expr, sizes, hints, span(b, hints))
     if not empty:
         check_bounds(where, nest.buffer, nest.index, sizes, hints, span(nest.buffer, hints))

@@ -108,18 +108,18 @@ class Candidate:
         graph, new, specs = torch.fx.Graph(), {}, []
         kept = dict(zip(self.graph.find_nodes(op="placeholder"), self.specs))
         given: list[tuple[torch.fx.Node, InputSpec]] = [*kept.items()]
-        given += [(key, s) for key, s in swaps.items() if isinstance(s, InputSpec) and key not in kept]
-        for n, spec in given:
-            if n in swaps and not isinstance(swaps[n], InputSpec):
+        given += [(key, swap) for key, swap in swaps.items() if isinstance(swap, InputSpec) and key not in kept]
+        for node, spec in given:
+            if node in swaps and not isinstance(swaps[node], InputSpec):
                 continue
-            new[n] = graph.placeholder(n.name)
-            specs.append(swaps[n] if isinstance(swaps.get(n), InputSpec) else spec)
-        for n in self.graph.nodes:
-            if n in new:
+            new[node] = graph.placeholder(node.name)
+            specs.append(swaps[node] if isinstance(swaps.get(node), InputSpec) else spec)
+        for node in self.graph.nodes:
+            if node in new:
                 continue
-            swap = swaps.get(n)
-            new[n] = new[swap] if isinstance(swap, torch.fx.Node) else graph.node_copy(n, new.__getitem__)
-        made = replace(self, graph=graph, specs=tuple(s for s in specs if isinstance(s, InputSpec)))
+            swap = swaps.get(node)
+            new[node] = new[swap] if isinstance(swap, torch.fx.Node) else graph.node_copy(node, new.__getitem__)
+        made = replace(self, graph=graph, specs=tuple(spec for spec in specs if isinstance(spec, InputSpec)))
         return made.with_results(made.results)
 
 

@@ -136,7 +136,7 @@ def _captured(
     def keep(module: Any, inputs: list, **_: Any) -> Any:
         names = [node.name for node in module.graph.find_nodes(op="placeholder")]
         try:
-            given = [(n, int(v) if isinstance(v, torch.SymInt) else v) for n, v in zip(names, inputs)]
+            given = [(name, int(v) if isinstance(v, torch.SymInt) else v) for name, v in zip(names, inputs)]
             graph, specs = captured_part(module, [spec_of(n, v, statistics=True) for n, v in given])
             made = Candidate(
                 graph, tuple(specs), strict(how), f"A graph of {name}, as it was captured.", setup, autocast_now()

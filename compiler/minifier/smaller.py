@@ -22,14 +22,14 @@ __all__ = ["reduce"]
 Fails = Callable[[Candidate], bool]
 
 
-def reduce(c: Candidate, fails: Fails, exact: bool = False) -> Candidate:
+def reduce(candidate: Candidate, fails: Fails, exact: bool = False) -> Candidate:
     """The smallest program that was found. `fails` may raise StopIteration where time is up."""
     while True:
-        before = _measure(c)
+        before = _measure(candidate)
         for step in _STEPS:
-            c = step(c, fails, exact)
-        if _measure(c) >= before:
-            return c
+            candidate = step(candidate, fails, exact)
+        if _measure(candidate) >= before:
+            return candidate
 
 
 def _measure(candidate: Candidate) -> tuple:
@@ -42,20 +42,20 @@ def _first(candidate: Candidate, candidates: Iterator[Candidate], fails: Fails) 
     return next((new for new in candidates if _measure(new) < size and fails(new)), None)
 
 
-def _repeat(c: Candidate, make: Callable[[Candidate], Iterator[Candidate]], fails: Fails) -> Candidate:
-    while (new := _first(c, make(c), fails)) is not None:
-        c = new
-    return c
+def _repeat(candidate: Candidate, make: Callable[[Candidate], Iterator[Candidate]], fails: Fails) -> Candidate:
+    while (new := _first(candidate, make(candidate), fails)) is not None:
+        candidate = new
+    return candidate
 
 
 def _one_result(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
-    def candidates(c: Candidate) -> Iterator[Candidate]:
-        results = c.results
+    def candidates(candidate: Candidate) -> Iterator[Candidate]:
+        results = candidate.results
         if len(results) > 1:
             for part in (results[: len(results) // 2], results[len(results) // 2 :]):
-                yield c.with_results(part)
+                yield candidate.with_results(part)
             for result in results:
-                yield c.with_results([result])
+                yield candidate.with_results([result])
 
     return _repeat(candidate, candidates, fails)
 
@@ -106,22 +106,22 @@ def _without(candidate: Candidate, nodes: list[torch.fx.Node], values: Values) -
 def _drop_unread(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """Writes and switches of modes: all of them, then one by one."""
 
-    def candidates(c: Candidate) -> Iterator[Candidate]:
-        unread = [call for call in c.calls if not call.users]
+    def candidates(candidate: Candidate) -> Iterator[Candidate]:
+        unread = [call for call in candidate.calls if not call.users]
         if len(unread) > 1:
-            yield c.dropping(unread)
+            yield candidate.dropping(unread)
         for n in unread:
-            yield c.dropping([n])
+            yield candidate.dropping([n])
 
     return _repeat(candidate, candidates, fails)
 
 
 def _cut_nodes(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
-    def candidates(c: Candidate) -> Iterator[Candidate]:
-        values = c.values(exact)
-        for call in c.calls:
-            if call.name in values and not (len(c.results) == 1 and c.results[0] is call):
-                yield c.replacing({call: values[call.name]})
+    def candidates(candidate: Candidate) -> Iterator[Candidate]:
+        values = candidate.values(exact)
+        for call in candidate.calls:
+            if call.name in values and not (len(candidate.results) == 1 and candidate.results[0] is call):
+                yield candidate.replacing({call: values[call.name]})
 
     return _repeat(candidate, candidates, fails)
 
@@ -129,15 +129,15 @@ def _cut_nodes(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
 def _put_operands(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """`y = f(x)` where x looks like y: use x."""
 
-    def candidates(c: Candidate) -> Iterator[Candidate]:
-        values = c.values()
-        for call in reversed(c.calls):
+    def candidates(candidate: Candidate) -> Iterator[Candidate]:
+        values = candidate.values()
+        for call in reversed(candidate.calls):
             mine = values.get(call.name)
             for operand in call.all_input_nodes:
                 other = values.get(operand.name)
                 alike = mine and other and (mine.shape, mine.dtype) == (other.shape, other.dtype)
                 if alike and mine.is_tensor:  # type: ignore[union-attr]
-                    yield c.replacing({call: operand})
+                    yield candidate.replacing({call: operand})
 
     return _repeat(candidate, candidates, fails)
 
@@ -145,12 +145,12 @@ def _put_operands(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
 def _shrink_sizes(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """One size at a time, wherever it stands: in inputs, and in numbers of the program."""
 
-    def candidates(c: Candidate) -> Iterator[Candidate]:
-        sizes = Counter(n for spec in c.specs for n in spec.shape if n > 1)
+    def candidates(candidate: Candidate) -> Iterator[Candidate]:
+        sizes = Counter(n for spec in candidate.specs for n in spec.shape if n > 1)
         for size in sorted(sizes, reverse=True):
             for smaller in dict.fromkeys((1, 2, 3, 4, 8, 16, size // 4, size // 2)):
                 if 0 < smaller < size:
-                    yield _resized(c, size, smaller)
+                    yield _resized(candidate, size, smaller)
 
     return _repeat(candidate, candidates, fails)
 
@@ -176,24 +176,24 @@ def _resized(candidate: Candidate, size: int, smaller: int) -> Candidate:
 def _simplify(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
     """Inputs without gradients, values and odd layouts; fewer options; numbers as plain constants stay."""
 
-    def candidates(c: Candidate) -> Iterator[Candidate]:
-        for i, spec in enumerate(c.specs):
+    def candidates(candidate: Candidate) -> Iterator[Candidate]:
+        for i, spec in enumerate(candidate.specs):
             for new in _simpler(spec):
-                yield replace(c, specs=(*c.specs[:i], new, *c.specs[i + 1 :]))
-        for key in c.how:
-            yield replace(c, how={name: value for name, value in c.how.items() if name != key})
-        for key in c.how.get("options", {}):
-            rest = {name: value for name, value in c.how["options"].items() if name != key}
-            yield replace(c, how={**c.how, "options": rest})
+                yield replace(candidate, specs=(*candidate.specs[:i], new, *candidate.specs[i + 1 :]))
+        for key in candidate.how:
+            yield replace(candidate, how={name: value for name, value in candidate.how.items() if name != key})
+        for key in candidate.how.get("options", {}):
+            rest = {name: value for name, value in candidate.how["options"].items() if name != key}
+            yield replace(candidate, how={**candidate.how, "options": rest})
 
     return _repeat(candidate, candidates, fails)
 
 
-def _simpler(s: InputSpec) -> Iterator[InputSpec]:
-    if s.requires_grad:
-        yield replace(s, requires_grad=False)
-    if s.data and s.dtype.is_floating_point:
-        yield replace(s, data="")
+def _simpler(spec: InputSpec) -> Iterator[InputSpec]:
+    if spec.requires_grad:
+        yield replace(spec, requires_grad=False)
+    if spec.data and spec.dtype.is_floating_point:
+        yield replace(spec, data="")
 
 
 _STEPS = (_one_result, _cut_end, _cut_begin, _drop_unread, _cut_nodes, _put_operands, _shrink_sizes, _simplify)

@@ -58,9 +58,9 @@ def _like(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, words: torch.Tensor, keep: float, is_causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    s = _scores(q, k, is_causal, scale)
-    p = torch.softmax(s, -1) * keep_mask(words, *s.shape) / keep
-    return _like(p @ v.float(), q), torch.logsumexp(s, -1) / torch.log(torch.tensor(2.0))
+    scores = _scores(q, k, is_causal, scale)
+    p = torch.softmax(scores, -1) * keep_mask(words, *scores.shape) / keep
+    return _like(p @ v.float(), q), torch.logsumexp(scores, -1) / torch.log(torch.tensor(2.0))
 
 
 def _backward(
@@ -75,9 +75,9 @@ def _backward(
     is_causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    s = _scores(q, k, is_causal, scale)
-    mask, g = keep_mask(words, *s.shape) / keep, grad.float()
-    p = torch.softmax(s, -1)
+    scores = _scores(q, k, is_causal, scale)
+    mask, g = keep_mask(words, *scores.shape) / keep, grad.float()
+    p = torch.softmax(scores, -1)
     ds = p * (g @ v.float().mT * mask - (g * out.float()).sum(-1, keepdim=True)) * scale
     return _like(ds @ k.float(), q), _like(ds.mT @ q.float(), k), _like((p * mask).mT @ g, v)
 

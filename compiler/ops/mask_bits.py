@@ -50,8 +50,8 @@ def _pack(mask: torch.Tensor, order: list[int]) -> torch.Tensor:
 
 def _unpack(bits: torch.Tensor, size: list[int], order: list[int]) -> torch.Tensor:
     laid = [size[dim] for dim in order]
-    n = torch.Size(laid).numel()
-    return unpacked(bits)[:n].reshape(laid).permute([order.index(d) for d in range(len(order))])
+    numel = torch.Size(laid).numel()
+    return unpacked(bits)[:numel].reshape(laid).permute([order.index(dim) for dim in range(len(order))])
 
 
 _ours.impl("pack_bits", _pack, "CompositeExplicitAutograd")

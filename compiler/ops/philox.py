@@ -202,8 +202,8 @@ def most_threads(index: int) -> int:
     """
     if not torch.cuda.is_available():
         return 132 * 2048
-    p = torch.cuda.get_device_properties(index)
-    return p.multi_processor_count * (p.max_threads_per_multi_processor // BLOCK) * BLOCK
+    properties = torch.cuda.get_device_properties(index)
+    return properties.multi_processor_count * (properties.max_threads_per_multi_processor // BLOCK) * BLOCK
 
 
 def threads(n: Any, index: int) -> Any:

@@ -200,7 +200,7 @@ def _written_by_ir(kernel: Any, fn: Any, call: KernelCall) -> set[str] | None:
     positions = written_parameters(text)
     if positions is None:
         return None
-    pointers = [n for n in fn.arg_names if signature[n] != "constexpr"]
+    pointers = [name for name in fn.arg_names if signature[name] != "constexpr"]
     return {pointers[position] for position in positions}
 
 

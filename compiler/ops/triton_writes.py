@@ -64,11 +64,11 @@ def written_parameters(ttir: str) -> set[int] | None:
         return None
     changed = True
     while changed:  # callers after what they call, whatever the order of the text
-        before = [(len(f.written), len(f.result_of)) for f in functions.values()]
+        before = [(len(function.written), len(function.result_of)) for function in functions.values()]
         for function in functions.values():
             _follow(function, functions)
-        changed = before != [(len(f.written), len(f.result_of)) for f in functions.values()]
-    return None if any(f.lost for f in functions.values()) else functions[public].written
+        changed = before != [(len(function.written), len(function.result_of)) for function in functions.values()]
+    return None if any(function.lost for function in functions.values()) else functions[public].written
 
 
 def _follow(f: _Function, functions: dict[str, _Function]) -> None:
@@ -113,11 +113,11 @@ def _step(
     text: str,
 ) -> None:
     def of(names: list[str]) -> set[int]:
-        return {i for n in names for i in reach.get(n, ())}
+        return {i for name in names for i in reach.get(name, ())}
 
     def gives(names: list[str], places: set[int]) -> None:
-        for n in names:
-            reach.setdefault(n, set()).update(places)
+        for name in names:
+            reach.setdefault(name, set()).update(places)
 
     match = _OPERATION.search(text)
     if match is None:

@@ -126,7 +126,7 @@ def _of_graph(report: Any, graph: Any) -> Reproducer:
 
 
 def _tensors(nodes: Any) -> list[torch.fx.Node]:
-    return [n for n in dict.fromkeys(nodes) if isinstance(n, torch.fx.Node)]
+    return [node for node in dict.fromkeys(nodes) if isinstance(node, torch.fx.Node)]
 
 
 def _known(graph: Any) -> dict[int, InputSpec]:
@@ -158,7 +158,7 @@ def _of_kernel(report: Any, graph: Any, kernel: Any) -> Reproducer:
 def _of_number(report: Any, graph: Any, row: Any) -> Reproducer:
     _live(graph)
     whole = (graph.aten.whole or graph.aten) if graph.aten is not None else None
-    node = next((n for n in whole.calls() if n.name == row.node), None) if whole is not None else None
+    node = next((node for node in whole.calls() if node.name == row.node), None) if whole is not None else None
     if node is None or whole is None:
         raise ReproduceError(f"{row.name} is not a value of {graph.name}" + (f": {row.why}" if row.why else ""))
     part = aten_part(whole, ancestors([node]), [node], _known(graph))

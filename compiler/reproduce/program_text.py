@@ -88,7 +88,7 @@ def program_text(
 def _function(graph: torch.fx.Graph, name: str, imports: set[str], bodies: list[str]) -> str:
     """One function; those that it gives to operators join `bodies`."""
     names = Names()
-    parameters = [names[n] for n in graph.find_nodes(op="placeholder")]
+    parameters = [names[node] for node in graph.find_nodes(op="placeholder")]
     lines = [f"def {name}({', '.join(parameters)}):"]
     place = None
     for node in graph.nodes:

@@ -47,10 +47,10 @@ def ancestors(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
     seen: set[torch.fx.Node] = set()
     todo = list(nodes)
     while todo:
-        n = todo.pop()
-        if is_call(n) and n not in seen:
-            seen.add(n)
-            todo += n.all_input_nodes
+        node = todo.pop()
+        if is_call(node) and node not in seen:
+            seen.add(node)
+            todo += node.all_input_nodes
     return seen
 
 

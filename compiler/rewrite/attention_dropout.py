@@ -55,7 +55,7 @@ def _backwards(node: Node) -> list[Node] | None:
 
 
 def _fits(aten_graph: AtenGraph, given: dict[str, Any]) -> bool:
-    q, k, v = (given[x].meta["val"] for x in ("query", "key", "value"))
+    q, k, value = (given[x].meta["val"] for x in ("query", "key", "value"))
     hints = aten_graph.env.hints if aten_graph.env is not None else {}
 
     def hint(x: Any) -> int:
@@ -66,13 +66,13 @@ def _fits(aten_graph: AtenGraph, given: dict[str, Any]) -> bool:
         q.on_gpu
         and here("attention with dropout of ours", q.device.index or 0)
         and q.dtype in (torch.float16, torch.bfloat16)
-        and q.dtype == k.dtype == v.dtype
+        and q.dtype == k.dtype == value.dtype
         and given.get("attn_bias") is None
         and not given.get("return_debug_mask")
         and keep_bits.drawable(p)
         and isinstance(scale, float)
         and scale > 0
-        and all(type(d) is int and LEAST <= d <= WIDEST for d in (q.shape[3], v.shape[3]))
+        and all(type(d) is int and LEAST <= d <= WIDEST for d in (q.shape[3], value.shape[3]))
         and as_expr(q.shape[1]) is as_expr(k.shape[1])
         and (not given["is_causal"] or as_expr(q.shape[2]) is as_expr(k.shape[2]))
         and all(hint(n) >= LEAST for n in (q.shape[2], k.shape[2]))

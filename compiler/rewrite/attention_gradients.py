@@ -142,11 +142,11 @@ def _is_elementwise(node: Any) -> bool:
     )
 
 
-def _made_by(n: Any) -> Any:
+def _made_by(node: Any) -> Any:
     """What a value is, seen through conversions and shapes."""
-    while isinstance(n, Node) and (n.target in SAME_ELEMENTS or _is_cast(n)):
-        n = n.args[0]
-    return n
+    while isinstance(node, Node) and (node.target in SAME_ELEMENTS or _is_cast(node)):
+        node = node.args[0]
+    return node
 
 
 def _over_rows(node: Any, op: Any) -> bool:
@@ -205,11 +205,11 @@ def find(aten_graph: AtenGraph, total: Node) -> Attention | None:
 
 def _product(dp: Node) -> tuple[Node, Node | None] | None:
     """(the product, what it is multiplied with where a dropout left something out) that dp is."""
-    n = _made_by(dp)
-    if n.target is aten.bmm.default:
-        return n, None
-    if n.target is aten.mul.Tensor:
-        for x, y in (n.args, n.args[::-1]):
+    node = _made_by(dp)
+    if node.target is aten.bmm.default:
+        return node, None
+    if node.target is aten.mul.Tensor:
+        for x, y in (node.args, node.args[::-1]):
             if isinstance(y, Node) and isinstance(x, Node) and _made_by(x).target is aten.bmm.default:
                 return _made_by(x), y
     return None
@@ -253,7 +253,7 @@ def _rest(
     if (
         forward.target is not aten.bmm.default
         or forward.args[0] is not last
-        or not all(n.target in SAME_ELEMENTS or _is_cast(n) for n in path)
+        or not all(node.target in SAME_ELEMENTS or _is_cast(node) for node in path)
     ):
         return None
     if not transposed(across, forward.args[1]) or gradient is None:
@@ -330,7 +330,7 @@ def _from_product(score: Node, softmax: set[Node], after: set[Node]) -> list[Nod
     if not leads(score):
         return None
     inside = {key for key, does in known.items() if does}
-    if sum(n.target is aten.bmm.default for n in inside) != 1:
+    if sum(node.target is aten.bmm.default for node in inside) != 1:
         return None
     todo = list(inside)
     while todo:
@@ -366,11 +366,11 @@ def _worth(aten_graph: AtenGraph, result: Node, product: Node, p: Node) -> bool:
 def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
     """The result, made by calls of what is kept of it."""
     *steps, x = kept
-    for before, n in reversed(list(zip(steps, [*steps[1:], x]))):
-        if n.target is aten.permute.default:
-            order = [d % len(n.args[1]) for d in n.args[1]]
-            x = call(aten.permute.default, x, [order.index(d) for d in range(len(order))])
-        elif before.meta["val"].shape != n.meta["val"].shape:
+    for before, node in reversed(list(zip(steps, [*steps[1:], x]))):
+        if node.target is aten.permute.default:
+            order = [d % len(node.args[1]) for d in node.args[1]]
+            x = call(aten.permute.default, x, [order.index(dim) for dim in range(len(order))])
+        elif before.meta["val"].shape != node.meta["val"].shape:
             x = call(
                 aten.view.default,
                 call(aten.clone.default, x, memory_format=torch.contiguous_format),
@@ -403,9 +403,9 @@ def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
     with graph.inserting_before(anchor):
 
         def again(op: Any, *args: Any, **kwargs: Any) -> Node:
-            n = call_like(graph, f.p, op, *args, **kwargs)
-            n.meta = {**n.meta, "checkpoint": tag, "apart": tag}
-            return n
+            node = call_like(graph, f.p, op, *args, **kwargs)
+            node.meta = {**node.meta, "checkpoint": tag, "apart": tag}
+            return node
 
         result = again(aten._to_copy.default, _from_kept(kept, again), dtype=torch.float32)
         total = call_like(

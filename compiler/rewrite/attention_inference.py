@@ -138,54 +138,54 @@ def _count(shape: Sequence[Any]) -> Any:
     return n
 
 
-def _fits(q: TensorMeta, k: TensorMeta, v: TensorMeta, scale: float) -> bool:
+def _fits(q: TensorMeta, k: TensorMeta, value: TensorMeta, scale: float) -> bool:
     d = q.shape[-1]
     return (
         q.dtype in (torch.float16, torch.bfloat16)
-        and k.dtype == v.dtype == q.dtype
+        and k.dtype == value.dtype == q.dtype
         and isinstance(d, int)
         and d <= 256
         and d % 8 == 0
-        and v.shape[-1] == d
+        and value.shape[-1] == d
         and k.shape[-1] is not None
         and scale > 0
     )
 
 
-def _source(n: Node, shape3: Sequence[Any]) -> Node | None:
+def _source(node: Node, shape3: Sequence[Any]) -> Node | None:
     """The four-dimensional tensor that `n`, (batch * heads, rows, columns), is a view or a copy of."""
-    while n.target in _VIEWS:
-        meta = n.meta["val"]
-        if len(meta.shape) == 4 and n.target is not aten.expand.default:
-            above = n.args[0]
+    while node.target in _VIEWS:
+        meta = node.meta["val"]
+        if len(meta.shape) == 4 and node.target is not aten.expand.default:
+            above = node.args[0]
             if not (
                 above.target in _VIEWS and tuple(above.meta["val"].shape) == tuple(meta.shape)
-            ) and n.target not in (
+            ) and node.target not in (
                 aten.clone.default,
                 aten.contiguous.default,
             ):
-                return n
-        up = n.args[0]
+                return node
+        up = node.args[0]
         if _count(up.meta["val"].shape) is not _count(meta.shape):
             break  # an expansion
         if len(meta.shape) == 4 and len(up.meta["val"].shape) != 4:
-            return n
-        n = up
-    meta = n.meta["val"]
+            return node
+        node = up
+    meta = node.meta["val"]
     ok = (
         len(meta.shape) == 4
         and meta.shape[2] == shape3[1]
         and meta.shape[3] == shape3[2]
         and _count(meta.shape[:2]) is as_expr(shape3[0])
     )
-    return n if ok else None
+    return node if ok else None
 
 
 def four_dimensional(g: Any, like: Node, q: Node, kt: Node, v: Node) -> tuple[Node, Node, Node]:
     """Queries, keys and values as (batch, heads, rows, columns), of operands of a batch of products, keys transposed:
     what these are views or copies of.
     """
-    operands = [_source(n, n.meta["val"].shape) for n in (q, kt, v)]
+    operands = [_source(node, node.meta["val"].shape) for node in (q, kt, v)]
     heads = {tuple(operand.meta["val"].shape[:2]) for operand in operands if operand is not None}
     if None in operands or len(heads) != 1:
         operands = [call_like(g, like, aten.unsqueeze.default, n, 0) for n in (q, kt, v)]

@@ -50,22 +50,22 @@ def attention_calls(aten_graph: AtenGraph) -> None:
 
 def _scores(aten_graph: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
     """(scale, the causal mask's condition or None) where the scores are a product with these alone."""
-    n, scale, condition, path = f.score, 1.0, None, set()
-    while n.target is not aten.bmm.default:
-        path.add(n)
-        if n.target in SAME_ELEMENTS or n.target is aten._to_copy.default:
-            n = n.args[0]
-        elif _number(n) is not None:
-            scale *= _number(n)  # type: ignore[operator]
-            n = n.args[0]
-        elif n.target is aten.where.self and condition is None:
-            blocked = _is_low(n.args[1])
-            if not blocked and not _is_low(n.args[2]) or not _says_causal(aten_graph, n.args[0], blocked):
+    node, scale, condition, path = f.score, 1.0, None, set()
+    while node.target is not aten.bmm.default:
+        path.add(node)
+        if node.target in SAME_ELEMENTS or node.target is aten._to_copy.default:
+            node = node.args[0]
+        elif _number(node) is not None:
+            scale *= _number(node)  # type: ignore[operator]
+            node = node.args[0]
+        elif node.target is aten.where.self and condition is None:
+            blocked = _is_low(node.args[1])
+            if not blocked and not _is_low(node.args[2]) or not _says_causal(aten_graph, node.args[0], blocked):
                 return None
-            condition, n = n.args[0], n.args[2 if blocked else 1]
+            condition, node = node.args[0], node.args[2 if blocked else 1]
         else:
             return None
-    return (scale, condition) if scale > 0 and path | {n} == set(f.again) else None
+    return (scale, condition) if scale > 0 and path | {node} == set(f.again) else None
 
 
 def _number(node: Node) -> float | None:
@@ -87,13 +87,13 @@ def _is_low(x: Any) -> bool:
 def _says_causal(aten_graph: AtenGraph, condition: Any, blocked: bool) -> bool:
     if not isinstance(condition, Node):
         return False
-    t = known_value(aten_graph, condition)
+    tensor = known_value(aten_graph, condition)
     return (
-        t is not None
-        and t.dtype == torch.bool
-        and t.ndim >= 2
-        and t.shape[-1] == t.shape[-2]
-        and what_it_says(~t if blocked else t) == "causal"
+        tensor is not None
+        and tensor.dtype == torch.bool
+        and tensor.ndim >= 2
+        and tensor.shape[-1] == tensor.shape[-2]
+        and what_it_says(~tensor if blocked else tensor) == "causal"
     )
 
 
@@ -103,29 +103,29 @@ def _backward(
     """The products that are the gradients of q, k (transposed or not) and v, where nothing else is made of the scores'
     gradient than autograd makes.
     """
-    n, left = f.gradient, scale
+    node, left = f.gradient, scale
     while True:
-        users = list(n.users)
+        users = list(node.users)
         if len(users) != 1:
             break
         u = users[0]
         if u.target in SAME_ELEMENTS or u.target is aten._to_copy.default:
-            n = u
-        elif _number(u) is not None and u.args[0] is n:
+            node = u
+        elif _number(u) is not None and u.args[0] is node:
             left /= _number(u)  # type: ignore[operator]
-            n = u
+            node = u
         elif (
             u.target is aten.where.self
             and condition is not None
             and u.args[0] is condition
-            and n in u.args[1:]
-            and is_zero(next(arg for arg in u.args[1:] if arg is not n))
+            and node in u.args[1:]
+            and is_zero(next(arg for arg in u.args[1:] if arg is not node))
         ):
-            n = u
+            node = u
         else:
             return None
-    flipped = [user for user in n.users if user.target is aten.permute.default and list(user.args[1]) == [0, 2, 1]]
-    readers = [user for x in (n, *flipped) for user in x.users if user not in flipped]
+    flipped = [user for user in node.users if user.target is aten.permute.default and list(user.args[1]) == [0, 2, 1]]
+    readers = [user for x in (node, *flipped) for user in x.users if user not in flipped]
     if (
         len(readers) != 2
         or not math.isclose(left, 1, rel_tol=1e-6)
@@ -134,12 +134,12 @@ def _backward(
         return None
     product = f.again[0]
     q, kt = product.args
-    dq = next((reader for reader in readers if reader.args[0] is n and transposed(reader.args[1], kt)), None)
+    dq = next((reader for reader in readers if reader.args[0] is node and transposed(reader.args[1], kt)), None)
     dk = next(
         (
             reader
             for reader in readers
-            if reader.args[1] is n
+            if reader.args[1] is node
             and transposed(reader.args[0], q)
             or reader.args[0] in flipped
             and reader.args[1] is q
@@ -246,9 +246,9 @@ def _seen_as_views(aten_graph: AtenGraph, node: Node) -> bool:
 
 
 def _item(graph: torch.fx.Graph, like: Node, call: Node, k: int) -> Node:
-    n = graph.call_function(operator.getitem, (call, k))
-    n.meta = {**like.meta, "val": call.meta["val"][k]}
-    return n
+    node = graph.call_function(operator.getitem, (call, k))
+    node.meta = {**like.meta, "val": call.meta["val"][k]}
+    return node
 
 
 def _flat(graph: torch.fx.Graph, like: Node, x: Node, instead: Node, turned: bool = False) -> Node:

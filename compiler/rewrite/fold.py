@@ -35,19 +35,19 @@ def _numbers(aten_graph: AtenGraph) -> None:
     for node in aten_graph.graph.find_nodes(op="get_attr"):
         if node.target not in aten_graph.constants or node.target.startswith("kept") or node in results:
             continue
-        t = aten_graph.constants[node.target]
+        tensor = aten_graph.constants[node.target]
         if (
-            t.ndim
-            or t.is_complex()
-            or t.requires_grad
-            or t.dtype not in _NUMBERS
+            tensor.ndim
+            or tensor.is_complex()
+            or tensor.requires_grad
+            or tensor.dtype not in _NUMBERS
             or not all(
                 isinstance(user.target, torch._ops.OpOverload) and torch.Tag.pointwise in user.target.tags
                 for user in node.users
             )
         ):
             continue
-        _becomes_fill(aten_graph, node, [], t.item(), t)
+        _becomes_fill(aten_graph, node, [], tensor.item(), tensor)
         if not aten_graph.graph.find_nodes(op="get_attr", target=node.target):
             aten_graph.constants.pop(node.target, None)
 

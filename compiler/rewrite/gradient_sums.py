@@ -85,7 +85,7 @@ def _part(node: Node) -> tuple[int, int, int] | None:
 
 def _join_parts(aten_graph: AtenGraph, node: Node) -> None:
     terms = _terms(node)
-    found = {term: p for term in terms if (p := _part(term)) is not None}
+    found = {term: part for term in terms if (part := _part(term)) is not None}
     dims = {p[0] for p in found.values()}
     if len(found) < 2 or len(dims) > 1:
         return

@@ -136,7 +136,7 @@ def _made_of_constants(aten_graph: AtenGraph, mask: Node) -> list[Node] | None:
         if n in found:
             continue
         m = n.meta.get("val")
-        if len(found) >= MOST_NODES or not isinstance(m, TensorMeta) or not all(type(s) is int for s in m.shape):
+        if len(found) >= MOST_NODES or not isinstance(m, TensorMeta) or not all(type(size) is int for size in m.shape):
             return None
         if is_constant(n):
             if n.target not in aten_graph.constants or n.target.startswith("kept"):

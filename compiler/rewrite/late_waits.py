@@ -43,7 +43,7 @@ def late_waits(aten_graph: AtenGraph) -> None:
             late.add(node)
     if not late:
         return
-    place = {n: i for i, n in enumerate(nodes)}
+    place = {node: i for i, node in enumerate(nodes)}
     reader: dict[Node, Node] = {}  # what moves -> the node that it moves to
     begins: dict[Node, Node] = {}  # such a node -> the first of what was moved there
     for node in reversed(nodes):

@@ -49,7 +49,7 @@ def _copy_in(gather: Node) -> list[Node]:
 
 def _move(nodes: list[Node], before: Node) -> None:
     """Put nodes, in the order that they have, before another one; where they come before it anyway they stay."""
-    place = {n: i for i, n in enumerate(before.graph.nodes)}
+    place = {node: i for i, node in enumerate(before.graph.nodes)}
     for node in sorted(nodes, key=place.__getitem__):
         if place[node] > place[before]:
             before.prepend(node)
@@ -70,8 +70,8 @@ def _behind(graph: torch.fx.Graph, reductions: list[Node]) -> None:
 
 def _move_back(graph: torch.fx.Graph, nodes: list[Node], until: Node) -> None:
     """Put nodes before one that comes after what they are made of; else they stay."""
-    inside, place = set(nodes), {n: i for i, n in enumerate(graph.nodes)}
-    if all(i in inside or not is_call(i) or place[i] < place[until] for n in nodes for i in n.all_input_nodes):
+    inside, place = set(nodes), {node: i for i, node in enumerate(graph.nodes)}
+    if all(i in inside or not is_call(i) or place[i] < place[until] for node in nodes for i in node.all_input_nodes):
         for node in sorted(nodes, key=place.__getitem__):
             until.prepend(node)
 
@@ -79,6 +79,6 @@ def _move_back(graph: torch.fx.Graph, nodes: list[Node], until: Node) -> None:
 def _made_of(reduction: Node) -> list[Node]:
     """What is made of reduced gradients: results, which nothing else in the graph reads."""
     found: list[Node] = list(reduction.users)
-    for n in found:
-        found += [user for user in n.users if is_call(user) and user not in found]
+    for node in found:
+        found += [user for user in node.users if is_call(user) and user not in found]
     return found

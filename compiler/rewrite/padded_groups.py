@@ -88,8 +88,8 @@ def _backward(
     (cin, _), (cout, _) = widths
     wide = call_like(aten_graph.graph, node, node.target, gradient, x, w, *node.args[3:])
     wide.meta["val"] = tuple(
-        m and TensorMeta(like.shape, channels_last_strides(like.shape), m.dtype, m.device)
-        for m, like in zip(node.meta["val"], (x.meta["val"], w.meta["val"], None))
+        meta and TensorMeta(like.shape, channels_last_strides(like.shape), meta.dtype, meta.device)
+        for meta, like in zip(node.meta["val"], (x.meta["val"], w.meta["val"], None))
     )
     for user in list(node.users):
         k = user.args[1]

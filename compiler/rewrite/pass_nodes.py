@@ -23,9 +23,9 @@ SAME_ELEMENTS = frozenset(
 
 def call_like(graph: torch.fx.Graph, like: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
     """A call of `op` with its metadata by rule; lines and module of `like`."""
-    n = call_node(graph, "call_function", op, args, kwargs, short_name(op))
-    n.meta = {**like.meta, "val": Builder.meta(op, args, kwargs)}
-    return n
+    node = call_node(graph, "call_function", op, args, kwargs, short_name(op))
+    node.meta = {**like.meta, "val": Builder.meta(op, args, kwargs)}
+    return node
 
 
 def filled(graph: torch.fx.Graph, like: Node, shape: Any, number: Any, val: Any) -> Node:
@@ -69,7 +69,7 @@ def holds_symbols(args: Any) -> bool:
 def transposed(x: Any, y: Any) -> bool:
     """Whether two matrices of a batch are each other's transposes."""
 
-    def swaps(n: Any, of: Any) -> bool:
-        return n.target is aten.permute.default and n.args[0] is of and list(n.args[1]) == [0, 2, 1]
+    def swaps(node: Any, of: Any) -> bool:
+        return node.target is aten.permute.default and node.args[0] is of and list(node.args[1]) == [0, 2, 1]
 
     return isinstance(x, Node) and isinstance(y, Node) and (swaps(x, y) or swaps(y, x))

@@ -2,7 +2,7 @@
 
 What varies is `Choices` (codegen/cpp/layout.py): the vector axis and so the order of the loops, lanes, unrolling, the
 size of a work item, and the number of threads. Candidates run in turn on buffers of the kernel's shapes at the size
-hints, round after round until the time is up; one replaces the default only where its median is clearly lower and it
+hints, round after round until the time is up. One replaces the default only where its median is clearly lower and it
 won most of the rounds. Results are kept in the disk cache under the kernel's content, the machine and the compiler, so
 a second process searches nothing.
 """
@@ -239,14 +239,14 @@ def _arguments(kernel: Kernel) -> list | None:
         tensors = []
         total = 0
         for b in (*kernel.inputs, *kernel.outputs):
-            t = _tensor(b, values)
-            total += t.untyped_storage().nbytes()
+            tensor = _tensor(b, values)
+            total += tensor.untyped_storage().nbytes()
             if total > MOST_BYTES:
                 return None
-            tensors.append(t)
+            tensors.append(tensor)
     except KeyError:
         return None
-    return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
+    return [*tensors, *sizes, *(1.0 if dtype.is_floating_point else 1 for _, dtype in kernel.params)]
 
 
 def _tensor(buffer: Buffer, values: dict[str, int]) -> torch.Tensor:

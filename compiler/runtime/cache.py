@@ -7,9 +7,9 @@
     <root>/v1/notes/<name>                     small texts: compiler versions, tuning results
 
 The key is the sha256 of source, flags, compiler version, processor features and the version of tcompile. Files are
-written beside their place and renamed into it, so that several processes can share a folder. A file whose checksum
-does not match is removed and built again. Code is loaded from here, so the folder is its owner's alone. Where it can't
-be written, or others can write it, a temporary one serves, and an event says so; one that can be read alone (a
+written beside their place and renamed into it, so that several processes can share a folder. A file whose checksum does
+not match is removed and built again. Code is loaded from here, so the folder is its owner's alone. Where it can't be
+written, or others can write it, a temporary one serves, and an event says so. One that can be read alone (a
 container's) is looked into as well.
 """
 
@@ -301,16 +301,16 @@ class KernelCache:
         found = sorted((*self.entries(), *self.graphs()), key=lambda e: e.used)
         total = sum(e.bytes for e in found)
         dropped = 0
-        for e in found:
+        for entry in found:
             if total <= self.limit:
                 break
-            total -= e.bytes
-            if e.path.suffix == ".so":
-                self._remove(e.key)
+            total -= entry.bytes
+            if entry.path.suffix == ".so":
+                self._remove(entry.key)
                 dropped += 1
             else:
                 with contextlib.suppress(OSError):  # (another process removed it, or the folder can be read alone)
-                    e.path.unlink()
+                    entry.path.unlink()
         if dropped:
             events.emit("cache", key="", hit=False, reason=f"size limit: dropped {dropped} kernels", what="evict")
         return dropped
@@ -320,10 +320,10 @@ class KernelCache:
         without a library; and the notes written longest ago where there are very many."""
         before = time.time() - _ABANDONED
         alone = (
-            p
+            path
             for suffix in ("cpp", "sum")
-            for p in self._files(_SHARDS, f"*.{suffix}")
-            if not p.with_suffix(".so").exists()
+            for path in self._files(_SHARDS, f"*.{suffix}")
+            if not path.with_suffix(".so").exists()
         )
         notes = sorted((_written(p), p) for p in self._files("notes", "*"))
         many = [p for _, p in notes[:-_MOST_NOTES]]
@@ -448,9 +448,9 @@ def inspect(opts: Any) -> dict[str, Any]:
         "folder": str(cache.root),
         "temporary": cache.temporary,
         "kernels": len(found),
-        "bytes": sum(e.bytes for e in (*found, *cache.graphs())),
+        "bytes": sum(entry.bytes for entry in (*found, *cache.graphs())),
         "limit_bytes": cache.limit,
-        "newest": [(e.key, e.bytes, e.used) for e in found[:20]],
+        "newest": [(entry.key, entry.bytes, entry.used) for entry in found[:20]],
     }
 
 

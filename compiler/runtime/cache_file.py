@@ -189,7 +189,7 @@ def _check_maker(made_by: dict[str, Any], shown: str) -> None:
 def _members(z: zipfile.ZipFile, declared: dict[str, Any], shown: str) -> dict[str, bytes]:
     infos = z.infolist()
     names = [info.filename for info in infos if info.filename != _MANIFEST]
-    odd = next((n for n in names if not _MEMBER.fullmatch(n)), None)
+    odd = next((name for name in names if not _MEMBER.fullmatch(name)), None)
     if odd is not None:
         raise CacheFileError(f"{shown} holds {odd!r}, which save_cache does not write: none of it was loaded")
     if len(infos) != len(names) + 1 or sorted(names) != sorted(declared):
@@ -203,7 +203,7 @@ def _members(z: zipfile.ZipFile, declared: dict[str, Any], shown: str) -> dict[s
             raise CacheFileError(f"{shown} is damaged: the checksum of {name} does not match. None of it was loaded")
         if name.startswith("notes/") or name.endswith(".cpp"):
             data.decode()
-    lone = next((n for n in names if n.endswith(".so") and n[:-3] + ".cpp" not in members), None)
+    lone = next((name for name in names if name.endswith(".so") and name[:-3] + ".cpp" not in members), None)
     if lone is not None:
         raise CacheFileError(f"{shown} is damaged: {lone} has no source beside it")
     return members

@@ -81,7 +81,7 @@ def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[
                     _compile(texts, temporary_cache(opts, why), tool, opts)
                 except OSError as again:
                     raise ToolchainError(f"compiled kernels can't be written: {again}") from e
-        return [_libraries[k] for k in keys]
+        return [_libraries[key] for key in keys]
 
 
 def _open_library(path: Path, cache: KernelCache, key: str, text: str) -> KernelLibrary | None:
@@ -105,10 +105,10 @@ def _compile(missing: list[Text], cache: KernelCache, tool: Toolchain, opts: Any
             together = [[t] for t in missing]  # whose fault it is, is said of one kernel
             libraries = _build(together, work, tool, limit)
         for group, library in zip(together, libraries):
-            for t in group:
-                path = cache.put(t.key, library, t.text)
-                remember(cache, t.name, t.key, t.text, t.flags, tool.version)
-                _libraries[t.key] = KernelLibrary(ctypes.CDLL(str(path)), path, symbol_end(t.key, t.text))
+            for text in group:
+                path = cache.put(text.key, library, text.text)
+                remember(cache, text.name, text.key, text.text, text.flags, tool.version)
+                _libraries[text.key] = KernelLibrary(ctypes.CDLL(str(path)), path, symbol_end(text.key, text.text))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -126,7 +126,7 @@ def _build(together: list[list[Text]], work: Path, tool: Toolchain, limit: int) 
 
 def load_kernels(kernels: Sequence[GeneratedKernel], target: Any, opts: Any) -> list[Callable]:
     """A callable for each kernel. Raises ToolchainError where there is no working compiler."""
-    libraries, out = load_text([(k.name, k.source.code) for k in kernels], target, opts), []
+    libraries, out = load_text([(kernel.name, kernel.source.code) for kernel in kernels], target, opts), []
     for kernel, library in zip(kernels, libraries):
         try:
             out.append(make_kernel(kernel, library, opts))
@@ -193,7 +193,7 @@ class PythonKernel:
             kinds,
             checks,
         )
-        self.phases = [getattr(library, p) for p in phases]
+        self.phases = [getattr(library, phase) for phase in phases]
         for phase in self.phases:
             phase.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 2
             phase.restype = ctypes.c_int

@@ -65,14 +65,14 @@ def joined(group: Sequence[Text]) -> str:
     return "".join(_in_namespace(t, heads) for t in group)
 
 
-def _in_namespace(t: Text, heads: dict[str, str]) -> str:
-    end = symbol_end(t.key, t.text)
+def _in_namespace(text: Text, heads: dict[str, str]) -> str:
+    end = symbol_end(text.key, text.text)
     if not end:
-        return t.text
-    names = dict.fromkeys(_FUNCTION.findall(t.text))
+        return text.text
+    names = dict.fromkeys(_FUNCTION.findall(text.text))
     renamed = "".join(f"#define {name} {name}{end}\n" for name in names)
     back = "".join(f"#undef {name}\n" for name in names)
-    begin, mark, rest = t.text.rpartition(_HEAD_ENDS)
+    begin, mark, rest = text.text.rpartition(_HEAD_ENDS)
     head, before = begin + mark, ""
     if head and head not in heads:
         heads[head] = f"head{end}"

@@ -90,7 +90,9 @@ class KeptGraph:
             return
         file = io.BytesIO()
         try:
-            _Writer(file, self.aten.constants, self.files).dump((generated, [(e.kind, e.facts) for e in told]))
+            _Writer(file, self.aten.constants, self.files).dump(
+                (generated, [(event.kind, event.facts) for event in told])
+            )
         except (_NotKept, pickle.PicklingError, TypeError, AttributeError, RecursionError):
             return
         self.cache.put_graph(self.key, zlib.compress(file.getvalue(), 1))
@@ -184,10 +186,10 @@ class _Digest:
         self.put((a.mutation_slots, a.no_overlap, a.name, sorted(a.generated_products), a.writes))
         for name, constant in a.constants.items():
             self.parts += (name, self.tensor(constant))
-        e = a.env
-        if e is not None and (e.hints or e.guards):
-            guards = [guard[0] for guard in e.guards]
-            self.put((e.prefix, e.hints, e.ranges, guards, e.replacements, e.has_unbacked, sorted(e._ints)))
+        env = a.env
+        if env is not None and (env.hints or env.guards):
+            guards = [guard[0] for guard in env.guards]
+            self.put((env.prefix, env.hints, env.ranges, guards, env.replacements, env.has_unbacked, sorted(env._ints)))
 
     def line(self, stack: Any) -> str:
         """The innermost line, which is all that lowering reads (`lines` in lowering/context.py)."""

@@ -2,7 +2,7 @@
 
 A block beyond malloc's mmap threshold (32 MB in glibc) comes fresh from the kernel at every call and costs a page fault
 for each 4 KB, several times what a simple kernel needs to fill it. The pool keeps a reference to the storage of such a
-result; when nothing else holds one (no tensor, view, numpy array, saved tensor or storage object), the next result of
+result. When nothing else holds one (no tensor, view, numpy array, saved tensor or storage object), the next result of
 that size lies in it. What a result is made of cannot be told from eager's: a storage of torch's own allocator, version
 0, no base, resizable.
 

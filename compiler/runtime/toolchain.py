@@ -180,11 +180,11 @@ def workers(opts: Any) -> int:
 
 
 def compile_units(tool: Toolchain, units: Sequence[Unit], limit: int = 1) -> None:
-    """Build every unit, `limit` at a time. Raises ToolchainError with the compiler's words or where
-    one hangs, OSError where its folder is full or was removed; on that and on any interrupt all compilers still running
-    are killed first."""
+    """Build every unit, `limit` at a time. Raises ToolchainError with the compiler's words or where one hangs, OSError
+    where its folder is full or was removed. On that and on any interrupt all compilers still running are killed
+    first."""
     waiting = list(reversed(units))
-    total = sum(len(u.names) for u in units)
+    total = sum(len(unit.names) for unit in units)
     done = 0
     running: list[tuple[Unit, subprocess.Popen, Path, float]] = []
     try:

@@ -2,7 +2,7 @@
 that is compiled ahead of time: no Python function, no Python tensors around it.
 
 An argument of the operator's schema is one word or two of the C function, the same way for every operator
-(torchgen/gen_aoti_c_shim.py): a tensor, a number or a flag is one; a list is its address and its length; what may be
+(torchgen/gen_aoti_c_shim.py). A tensor, a number or a flag is one. A list is its address and its length; what may be
 None is an address. Results come last, at addresses. An operator is called in this way where its schema has the form
 that is known here: another version of torch may have changed both.
 

@@ -1,6 +1,6 @@
 """What one call does, when: the entries it runs, their guards, the plans, and each kernel and library call in them.
 
-`trace(run)` calls `run()` with the C extension's clock on. A span's parent is the span that it lies in; backward runs
+`trace(run)` calls `run()` with the C extension's clock on. A span's parent is the span that it lies in. Backward runs
 on a thread of torch's on a GPU, and a call waits for it, so that nesting is by time alone. What no span of a parent's
 covers is Python, torch's autograd engine, and the rest. Plans that run as Python text have no steps that are seen.
 """

@@ -53,10 +53,10 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
     n_terms = [value for key, value in rem.items() if key]
     if not n_terms:  # only a constant in [0, nb) is left: its quotient is 0
         return from_poly(quot)
-    g = math.gcd(nb, *n_terms)
-    if g > 1:  # floor((g*r + c) / (g*b)) = floor((r + floor(c/g)) / b)
-        nb //= g
-        rem = {key: value // g for key, value in rem.items() if value // g}
+    gcd = math.gcd(nb, *n_terms)
+    if gcd > 1:  # floor((g*r + c) / (g*b)) = floor((r + floor(c/g)) / b)
+        nb //= gcd
+        rem = {key: value // gcd for key, value in rem.items() if value // gcd}
     if nb == 1:
         return from_poly(quot) + from_poly(rem)
     if len(n_terms) == 1:  # (x//d + c) // b = (x + c*d) // (b*d)
@@ -114,11 +114,11 @@ def _floordiv_symbolic(a: Expr, b: Expr) -> Expr:
         if quot and (not rest or len(pb) == 1):
             return from_poly(quot) + (floordiv(from_poly(rest), b) if rest else ZERO)
     # common int factor and common atoms
-    g = math.gcd(*pa.values(), *pb.values())
+    gcd = math.gcd(*pa.values(), *pb.values())
     common = _common_atoms(pa, pb)
-    if g > 1 or common:
-        pa = {_mono_div(key, common): value // g for key, value in pa.items()}
-        pb = {_mono_div(key, common): value // g for key, value in pb.items()}
+    if gcd > 1 or common:
+        pa = {_mono_div(key, common): value // gcd for key, value in pa.items()}
+        pb = {_mono_div(key, common): value // gcd for key, value in pb.items()}
         return floordiv(from_poly(pa), from_poly(pb))
     return make("floordiv", (a, b))
 
@@ -187,13 +187,13 @@ def _mod_const(rem: Poly, nb: int) -> Expr:
     n_terms = [value for key, value in rem.items() if key]
     if not n_terms:
         return integer(rem.get((), 0) % nb)
-    g = math.gcd(nb, *n_terms)
-    if g > 1:  # (g*r + c) % (g*b) = g * ((r + c//g) % b) + c % g
+    gcd = math.gcd(nb, *n_terms)
+    if gcd > 1:  # (g*r + c) % (g*b) = g * ((r + c//g) % b) + c % g
         c0 = rem.get((), 0)
-        inner = {key: value // g for key, value in rem.items() if key}
-        if c0 // g:
-            inner[()] = c0 // g
-        return mod(from_poly(inner), integer(nb // g)) * g + c0 % g
+        inner = {key: value // gcd for key, value in rem.items() if key}
+        if c0 // gcd:
+            inner[()] = c0 // gcd
+        return mod(from_poly(inner), integer(nb // gcd)) * gcd + c0 % gcd
     return make("mod", (from_poly(rem), integer(nb)))
 
 

@@ -191,7 +191,7 @@ class ShapeEnv:
         return d
 
     def branch(self, value: "torch.SymBool | torch.SymInt | torch.SymFloat") -> bool:
-        """Its truth, where the program branches on it. That a remainder is 0 or 1 is guarded as such there; where it is
+        """Its truth, where the program branches on it. That a remainder is 0 or 1 is guarded as such there. Where it is
         asked of a size of a tensor (`decide`), the size must be plain from then on, which fixes the symbols."""
         node = value.node
         if node.pytype is float or not isinstance(value, (torch.SymBool, torch.SymInt)):
@@ -214,13 +214,13 @@ class ShapeEnv:
         """What torch's own Python helpers (guard_or_false, ...) ask of a node's environment."""
         return node.evaluate()
 
-    def specialize(self, e: IntLike, why: str = "") -> int:
+    def specialize(self, expr: IntLike, why: str = "") -> int:
         """Fix an expression to its hint (a guard) and return it. A product of sizes fixes each of its symbols."""
-        e = self.replace(E.as_expr(e))
-        if e.is_const:
-            return e.value
-        value = int(self.hint(e))
-        for name in sorted(e.symbol_names()):
+        expr = self.replace(E.as_expr(expr))
+        if expr.is_const:
+            return expr.value
+        value = int(self.hint(expr))
+        for name in sorted(expr.symbol_names()):
             self.decide(E.eq(E.symbol(name), self.hints[name]), why or NUMBER_USED)
         return value
 
@@ -236,16 +236,16 @@ class ShapeEnv:
         """a == b: solve for a symbol that stands alone, the newest first, and use the other side in its place."""
         d = a - b
         for name in sorted(d.symbol_names(), key=lambda n: (len(n), n), reverse=True):
-            c = d.coeff(name)
-            if c is not None and c.is_const and c.value in (1, -1):
-                s = E.symbol(name)
-                other = s - d * c.value
+            coeff = d.coeff(name)
+            if coeff is not None and coeff.is_const and coeff.value in (1, -1):
+                symbol = E.symbol(name)
+                other = symbol - d * coeff.value
                 self.replacements = {
                     key: replacement.subs({name: other}) for key, replacement in self.replacements.items()
                 }
                 self.replacements[name] = other
                 return
-        if any(e.is_const and e.value in (0, 1) for e in (a, b)):
+        if any(expr.is_const and expr.value in (0, 1) for expr in (a, b)):
             # `s // 4 == 1`: what is broadcast or empty must be plain in the graph's sizes
             self.specialize(a if b.is_const else b)
 

@@ -133,10 +133,10 @@ def _eval(self: Expr, values: Mapping[str, int]) -> int | bool:
 
 def _py(self: Expr) -> str:
     """Python source text."""
-    t = self._text
-    if t is None:
-        t = self._text = expr_text.python(self)
-    return t
+    text = self._text
+    if text is None:
+        text = self._text = expr_text.python(self)
+    return text
 
 
 def _c(self: Expr, nonneg: Callable[[Expr], bool] | None = None) -> str:

@@ -134,14 +134,14 @@ def _is_call(s: str) -> bool:
 
 def _factor(expr: "Expr", style: Any) -> str:
     """Text that binds tighter than any operator."""
-    t = _text(expr, style)
+    text = _text(expr, style)
     if (
         expr.op in ("sym", "bool", "min", "max", "ite", "lshift", "bitand")
         or (expr.is_const and expr.value >= 0)
-        or _is_call(t)
+        or _is_call(text)
     ):
-        return t
-    return f"({t})"
+        return text
+    return f"({text})"
 
 
 def _text(expr: "Expr", style: Any) -> str:

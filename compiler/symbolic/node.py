@@ -80,12 +80,12 @@ class SymNode(_TorchSymNode):
         return self.hint
 
     def maybe_as_int(self) -> int | None:
-        e = self.expr
+        expr = self.expr
         if self.pytype is not int:
             return None
-        if not e.is_const:
-            e = self.env.replace(e)
-        return e.value if e.is_const else None
+        if not expr.is_const:
+            expr = self.env.replace(expr)
+        return expr.value if expr.is_const else None
 
     def maybe_as_float(self) -> float | None:
         return self.expr if self.pytype is float else None
@@ -378,7 +378,7 @@ class SymNode(_TorchSymNode):
         sz, st = [_expr(size) for size in sizes], [_expr(stride) for stride in strides]
         if env.has_unbacked and env.surely_contiguous(sz, st):
             return self.wrap_bool(True)
-        live = [d for d in range(len(sz)) if not env.decide(E.eq(sz[d], 1))]
+        live = [dim for dim in range(len(sz)) if not env.decide(E.eq(sz[dim], 1))]
         live.sort(key=lambda d: env.hint(st[d]))
         expected: Expr = E.ONE
         for d in live:
@@ -399,13 +399,13 @@ def str_(expr: Any) -> str:
     return expr.py() if isinstance(expr, Expr) else repr(expr)
 
 
-def wrap(e: E.IntLike, env: "ShapeEnv") -> "int | torch.SymInt":
+def wrap(expr: E.IntLike, env: "ShapeEnv") -> "int | torch.SymInt":
     """An int or a SymInt for a size."""
-    if isinstance(e, int):
-        return e
-    if e.is_const:
-        return e.value
-    return torch.SymInt(SymNode(e, env))
+    if isinstance(expr, int):
+        return expr
+    if expr.is_const:
+        return expr.value
+    return torch.SymInt(SymNode(expr, env))
 
 
 for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2"):

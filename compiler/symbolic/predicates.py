@@ -19,8 +19,8 @@ def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
     const: int | None = None
     flat: list[Expr] = []
     for x in xs:
-        e = as_expr(x)
-        for y in e.args if e.op == op else (e,):
+        expr = as_expr(x)
+        for y in expr.args if expr.op == op else (expr,):
             if y.is_const:
                 value = y.value
                 const = value if const is None else pick(const, value)
@@ -29,17 +29,17 @@ def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
     if const is not None:
         flat.append(integer(const))
     out: list[Expr] = []
-    for e in flat:  # drop what another operand beats by a constant
+    for expr in flat:  # drop what another operand beats by a constant
         keep = True
         for i, o in enumerate(out):
-            d = const_only((e - o)._p())
+            d = const_only((expr - o)._p())
             if d is not None:
                 keep = False
                 if (d < 0) == (op == "min") and d != 0:
-                    out[i] = e
+                    out[i] = expr
                 break
         if keep:
-            out.append(e)
+            out.append(expr)
     if len(out) == 1:
         return out[0]
     return make(op, tuple(sorted(out, key=atom_key)))
@@ -71,15 +71,15 @@ def _relation(op: str, a: IntLike, b: IntLike) -> Expr:
     if n is not None:
         return boolean(n == 0 if op == "eq" else n != 0 if op == "ne" else n <= 0)
     c0 = d.get((), 0)
-    g = math.gcd(*(value for key, value in d.items() if key))
+    gcd = math.gcd(*(value for key, value in d.items() if key))
     if op == "le":
-        bound = (-c0) // g
-    elif c0 % g:
+        bound = (-c0) // gcd
+    elif c0 % gcd:
         return boolean(op == "ne")
     else:
-        bound = -c0 // g
-    pos = {key: value // g for key, value in d.items() if key and value > 0}
-    neg = {key: -value // g for key, value in d.items() if key and value < 0}
+        bound = -c0 // gcd
+    pos = {key: value // gcd for key, value in d.items() if key and value > 0}
+    neg = {key: -value // gcd for key, value in d.items() if key and value < 0}
     if op != "le" and (not pos or (neg and _first_text(neg) < _first_text(pos))):
         pos, neg, bound = neg, pos, -bound
     if not pos and neg and op == "le":  # 0 <= x + bound is written -bound <= x
@@ -130,8 +130,8 @@ def _junction(op: str, ps: Sequence[Expr | bool]) -> Expr:
     stop = op == "or"  # the value that decides the whole
     out: list[Expr] = []
     for p in ps:
-        e = as_expr(p)
-        for q in e.args if e.op == op else (e,):
+        expr = as_expr(p)
+        for q in expr.args if expr.op == op else (expr,):
             if q.op == "bool":
                 if q._args[0] == stop:
                     return q

@@ -153,13 +153,13 @@ _BOUNDS: dict[str, tuple[Callable[[list[tuple]], tuple], int]] = {
 }
 
 
-def bounds(e: IntLike, ranges: Ranges, depth: int = 0) -> tuple:
+def bounds(expr: IntLike, ranges: Ranges, depth: int = 0) -> tuple:
     """(lowest, highest) value, inclusive; None where unknown. Interval arithmetic, term by term."""
-    if isinstance(e, int):
-        return e, e
+    if isinstance(expr, int):
+        return expr, expr
     lo: int | None = 0
     hi: int | None = 0
-    for mono, value in e._p().items():
+    for mono, value in expr._p().items():
         b = (1, 1)
         for atom in mono:
             b = _mul(b, _atom_bounds(atom, ranges, depth))
@@ -171,17 +171,17 @@ def bounds(e: IntLike, ranges: Ranges, depth: int = 0) -> tuple:
     return lo, hi
 
 
-def _extreme(e: Expr, ranges: Ranges, upper: bool) -> Expr:
+def _extreme(expr: Expr, ranges: Ranges, upper: bool) -> Expr:
     """An upper (lower) bound of e without the symbols whose range is symbolic, where the signs allow it."""
     for _ in range(16):
         target = None
-        for name in sorted(e.symbol_names()):
+        for name in sorted(expr.symbol_names()):
             lo, hi = _range(name, ranges)
             if isinstance(hi, Expr) and not hi.is_const:
-                c = e.coeff(name)
-                if c is None or c is ZERO:
+                coeff = expr.coeff(name)
+                if coeff is None or coeff is ZERO:
                     continue
-                cl, ch = bounds(c, ranges)
+                cl, ch = bounds(coeff, ranges)
                 if cl is not None and cl >= 0:
                     target = (name, hi - 1 if upper else as_expr(lo))
                 elif ch is not None and ch <= 0:
@@ -189,9 +189,9 @@ def _extreme(e: Expr, ranges: Ranges, upper: bool) -> Expr:
                 if target:
                     break
         if target is None:
-            return e
-        e = e.subs({target[0]: target[1]})
-    return e
+            return expr
+        expr = expr.subs({target[0]: target[1]})
+    return expr
 
 
 def _nonneg(expr: Expr, ranges: Ranges) -> bool:

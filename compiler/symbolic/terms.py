@@ -121,33 +121,33 @@ class Expr:
         return self._p().get((), 0)
 
     def _p(self) -> Poly:
-        p = self._poly
-        if p is None:
+        poly = self._poly
+        if poly is None:
             if self.op == "int":
-                p = {(): self._args[0]} if self._args[0] else {}
+                poly = {(): self._args[0]} if self._args[0] else {}
             elif self.op in ATOM_OPS:
-                p = {(self,): 1}
+                poly = {(self,): 1}
             else:
                 raise TypeError(f"{self} is a truth value, an integer expression was expected")
-            self._poly = p
-        return p
+            self._poly = poly
+        return poly
 
     def _sorted_terms(self) -> list[tuple[Mono, int]]:
         return sorted(self._p().items(), key=term_key)
 
     def symbol_names(self) -> frozenset[str]:
-        n = self._names
-        if n is None:
+        names = self._names
+        if names is None:
             if self.op == "sym":
-                n = frozenset(self._args)
+                names = frozenset(self._args)
             elif self.is_const:
-                n = frozenset()
+                names = frozenset()
             elif self._poly is not None and self.op in ("add", "mul"):
-                n = frozenset().union(*{a.symbol_names() for m in self._poly for a in m})
+                names = frozenset().union(*{a.symbol_names() for m in self._poly for a in m})
             else:
-                n = frozenset().union(*(arg.symbol_names() for arg in self.args))
-            self._names = n
-        return n
+                names = frozenset().union(*(arg.symbol_names() for arg in self.args))
+            self._names = names
+        return names
 
     @property
     def is_affine(self) -> bool:

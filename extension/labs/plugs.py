@@ -81,7 +81,7 @@ def named_after(function: Callable, stage: Callable) -> Callable:
 
 # ---- capture
 def capture_stage(trace: Callable[[types.FunctionType, dict[str, Any]], torch.fx.Graph]) -> Callable:
-    """`trace(function, values)` as the capture stage. `values` has the arguments by name; the graph that it gives has a
+    """`trace(function, values)` as the capture stage. `values` has the arguments by name. The graph that it gives has a
     placeholder for each tensor that it uses, under the parameter's name, and an output: a node, or a tuple of nodes.
     Raise Decline for what is too hard."""
 

@@ -457,12 +457,12 @@ def _imaginary(machine: Machine, array: Array) -> Array:
     """`a.imag`: a view of complex numbers, zeros for others, which nobody may write to."""
     if array._tensor.dtype.is_complex:
         return _record(machine, "imag", [array], {}, sys.modules["numpy"].imag)
-    t, order = array._tensor, tuple(reversed(range(array._tensor.dim())))
-    columns = not t.is_contiguous() and t.permute(order).is_contiguous()
+    tensor, order = array._tensor, tuple(reversed(range(array._tensor.dim())))
+    columns = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
     zeros = tensor_calls.call_function(
         machine,
         torch.zeros_like,
-        [tensor_calls.call_method(machine, t, "permute", [order], {}) if columns else t],
+        [tensor_calls.call_method(machine, tensor, "permute", [order], {}) if columns else tensor],
         {"memory_format": torch.contiguous_format},
     )
     return make_array(

@@ -30,7 +30,7 @@ def load_array(machine: Machine, real: Any, source: S.Source, why: str) -> Any:
         type(real) is not numpy.ndarray
         or not real.flags.aligned
         or not real.dtype.isnative
-        or any(s < 0 for s in real.strides)
+        or any(stride < 0 for stride in real.strides)
         or not real.flags.writeable
     ):
         return None
@@ -38,7 +38,7 @@ def load_array(machine: Machine, real: Any, source: S.Source, why: str) -> Any:
         tensor = torch.from_numpy(real)
     except (TypeError, ValueError):
         return None
-    if any(s % real.itemsize for s in real.strides):
+    if any(stride % real.itemsize for stride in real.strides):
         return None
     known = world.arrays.get(id(real))
     if known is not None:

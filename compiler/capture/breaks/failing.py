@@ -146,14 +146,14 @@ def _version(tensor: torch.Tensor) -> int | None:
 def keep(copied: Sequence[torch.Tensor], watched: Sequence[torch.Tensor], random: bool) -> tuple:
     """What give_back needs: copies of tensors, versions of others, the state of the random number generator."""
     with torch.no_grad():
-        copies = [(t, t.detach().clone()) for t in copied]
+        copies = [(tensor, tensor.detach().clone()) for tensor in copied]
     return copies, [(t, _version(t)) for t in watched], torch.get_rng_state() if random else None
 
 
 def give_back(error: Exception, kept: tuple) -> None:
     """Undo what a graph that raised `error` wrote; where that can't be undone, the error is final."""
     copies, versions, random = kept
-    if any(version is None or t._version != version for t, version in versions):
+    if any(version is None or tensor._version != version for tensor, version in versions):
         error._tcompile_final = True  # type: ignore[attr-defined]
         return
     for tensor, copy in copies:
@@ -199,12 +199,12 @@ def run_natively(error: Exception, func: types.FunctionType, args: tuple, *, han
 
 def call_original(func: types.FunctionType, args: tuple) -> Any:
     """Call `func` with the tuple of its parameters' values (co_varnames order; *args and **kwargs last)."""
-    c = func.__code__
-    n, k = c.co_argcount, c.co_kwonlyargcount
-    positional, keyword = list(args[:n]), dict(zip(c.co_varnames[n : n + k], args[n : n + k]))
+    code = func.__code__
+    n, k = code.co_argcount, code.co_kwonlyargcount
+    positional, keyword = list(args[:n]), dict(zip(code.co_varnames[n : n + k], args[n : n + k]))
     rest = list(args[n + k :])
-    if c.co_flags & inspect.CO_VARARGS:
+    if code.co_flags & inspect.CO_VARARGS:
         positional += rest.pop(0)
-    if c.co_flags & inspect.CO_VARKEYWORDS:
+    if code.co_flags & inspect.CO_VARKEYWORDS:
         keyword |= rest.pop(0)
     return func(*positional, **keyword)

@@ -46,7 +46,7 @@ class CannotOutline(Exception):
 @dataclass(frozen=True)
 class Exit:
     """What a region's result (id, locals..., stack values...) means: the locals go to `slots` of the host; the stack
-    values, top first, go onto its stack; it goes on at `target` (an index in the original). `raises`: the last value is
+    values, top first, go onto its stack. It goes on at `target` (an index in the original). `raises`: the last value is
     an exception, to be raised there.
     """
 
@@ -453,7 +453,7 @@ def emit_region_call(
     slot_of: Callable[[int], int],
     landing: Callable[[Leave], Instruction],
 ) -> None:
-    """The call of the region in place of the body: the loop's value is on the stack if there is one; afterwards the
+    """The call of the region in place of the body: the loop's value is on the stack if there is one. Afterwards the
     locals are up to date and control is at landing(leave). `emit` appends instructions covered by `handler`; slot_of
     renumbers the original's slots.
     """

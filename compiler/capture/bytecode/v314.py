@@ -86,7 +86,7 @@ def _as_313(raws: list[Raw], code: CodeType) -> Iterator[Raw]:
         if op == "LOAD_CONST" and code.co_consts[arg] is with_methods:
             at += 9
             yield Raw("BEFORE_WITH", 0, raw.start, raws[at - 1].offset, raws[at - 1].next)
-        elif op == "COPY" and (begun := starts.get(tuple((r.op, r.arg) for r in raws[at - 1 : at + 5]))):
+        elif op == "COPY" and (begun := starts.get(tuple((raw.op, raw.arg) for raw in raws[at - 1 : at + 5]))):
             at += 5
             yield Raw(begun, 0, raw.start, raw.offset, raws[at - 1].next)
         elif op == "LOAD_SPECIAL":

@@ -46,15 +46,15 @@ def _own_setattr(cls: type) -> bool:
     return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
 
 
-def counted_apart(t: torch.Tensor, version: int, view: bool, beside: torch.Tensor | None = None) -> torch.Tensor:
+def counted_apart(tensor: torch.Tensor, version: int, view: bool, beside: torch.Tensor | None = None) -> torch.Tensor:
     """A result of the graph as a tensor of `x.data`, changed so often, or a view of it. `beside`: one of the same."""
-    if beside is not None and beside.dtype is t.dtype:
-        t = beside.as_strided(t.shape, t.stride(), t.storage_offset())
-        return t if view else t.detach()
-    t = t.data
+    if beside is not None and beside.dtype is tensor.dtype:
+        tensor = beside.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        return tensor if view else tensor.detach()
+    tensor = tensor.data
     if version:
-        torch._C._autograd._unsafe_set_version_counter((t,), (version,))
-    return t.view_as(t) if view else t
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    return tensor.view_as(tensor) if view else tensor
 
 
 def _may_raise(step: Source) -> bool:

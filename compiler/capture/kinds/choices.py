@@ -94,14 +94,14 @@ class Fold:
 
     def take(self, value: Any, key: Any, answer: Any) -> None:
         """`value` comes after the others; `answer` says whether it replaces the best of them."""
-        m = self.m
-        if not undecided(m, answer):
-            if m.truth(answer):
+        machine = self.m
+        if not undecided(machine, answer):
+            if machine.truth(answer):
                 self.candidates, self.key = [(None, value)], key
             return
-        condition = _flat(m, answer)
+        condition = _flat(machine, answer)
         self.candidates.append((condition, value))
-        self.key = _where(m, condition, key, self.key)
+        self.key = _where(machine, condition, key, self.key)
 
     def result(self) -> Any:
         (_, first), *others = self.candidates

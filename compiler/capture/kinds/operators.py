@@ -99,7 +99,7 @@ def native_operation(machine: Machine, fn: Callable, *args: Any) -> Any:
         machine.world.pin(arg)
     if machine.env.hints:
         machine.env.location = machine.user_line()
-    if any(type(a) in _SYMBOLIC for a in args):
+    if any(type(arg) in _SYMBOLIC for arg in args):
         if fn in _DIVISIONS and isinstance(args[1], torch.SymInt) and args[1] == 0:
             raise Raised(
                 ZeroDivisionError(
@@ -117,13 +117,13 @@ def native_operation(machine: Machine, fn: Callable, *args: Any) -> Any:
         and _rounds(*map(type, args), *args)
     ):
         # SymFloat's way by an integer loses the sign of -0.0; it compares ints as floats
-        args = tuple([specialize(a) for a in args])
+        args = tuple([specialize(arg) for arg in args])
     try:
         return fn(*args)
     except Exception as exc:
         machine.translate(exc)
-        if any(isinstance(a, _SYMBOLIC) for a in args):
-            return machine.native(fn, *[specialize(a) for a in args])
+        if any(isinstance(arg, _SYMBOLIC) for arg in args):
+            return machine.native(fn, *[specialize(arg) for arg in args])
         raise Raised(exc) from None
 
 
@@ -501,7 +501,7 @@ def identical(machine: Machine, a: Any, b: Any) -> bool:
             if source is None:
                 return False
             sources.append(source)
-        if all(s.root.kind == "const" and s.base is None for s in sources):
+        if all(source.root.kind == "const" and source.base is None for source in sources):
             return False
         world.differ(*sources)
     return False
@@ -549,7 +549,7 @@ def _refuse_unhashable(machine: Machine, container: Any, item: Any) -> None:
 
 def _in_sequence(machine: Machine, values: Any, item: Any) -> Any:
     """By identity and `==`, element for element; the graph decides where tensors are compared."""
-    if type(item) in ATOMS and all(type(v) in ATOMS for v in values):
+    if type(item) in ATOMS and all(type(value) in ATOMS for value in values):
         return item in values
     unknown: list[TraceTensor] = []
     for value in values:

@@ -70,8 +70,8 @@ def bind(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> 
     given = len(args)
     flags = code.co_flags
     total = n + nkw
-    for i in range(min(given, n)):
-        slots[i] = args[i]
+    for index in range(min(given, n)):
+        slots[index] = args[index]
     if flags & _CO_VARARGS:
         slots[total] = tuple(args[n:])
     elif given > n:
@@ -80,17 +80,17 @@ def bind(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> 
     if kwargs:
         posonly = code.co_posonlyargcount
         params = names[:total]
-        for k, value in kwargs.items():
+        for key, value in kwargs.items():
             try:
-                i = params.index(k, posonly)
+                index = params.index(key, posonly)
             except ValueError:
                 if not flags & _CO_VARKEYWORDS:
-                    raise Raised(TypeError(_unknown_keyword(fn, k, kwargs))) from None
-                extra[k] = value
+                    raise Raised(TypeError(_unknown_keyword(fn, key, kwargs))) from None
+                extra[key] = value
                 continue
-            if i in slots:
-                raise Raised(TypeError(f"{fn.__qualname__}() got multiple values for argument '{k}'"))
-            slots[i] = value
+            if index in slots:
+                raise Raised(TypeError(f"{fn.__qualname__}() got multiple values for argument '{key}'"))
+            slots[index] = value
     if flags & _CO_VARKEYWORDS:
         slots[total + (1 if flags & _CO_VARARGS else 0)] = extra
     if len(slots) < total + bool(flags & _CO_VARARGS) + bool(flags & _CO_VARKEYWORDS):
@@ -98,19 +98,19 @@ def bind(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> 
         first = n - len(defaults)
         missing: list[str] = []
         missing_keywords: list[str] = []
-        for i in range(n):
-            if i not in slots:
-                if i < first:
-                    missing.append(names[i])
+        for index in range(n):
+            if index not in slots:
+                if index < first:
+                    missing.append(names[index])
                 else:
-                    slots[i] = _default(machine, fn, fn.__defaults__, i - first)
+                    slots[index] = _default(machine, fn, fn.__defaults__, index - first)
         kwdefaults = fn.__kwdefaults__ or {}
-        for i in range(n, total):
-            if i not in slots:
-                if names[i] in kwdefaults:
-                    slots[i] = _default(machine, fn, fn.__kwdefaults__, names[i])
+        for index in range(n, total):
+            if index not in slots:
+                if names[index] in kwdefaults:
+                    slots[index] = _default(machine, fn, fn.__kwdefaults__, names[index])
                 else:
-                    missing_keywords.append(names[i])
+                    missing_keywords.append(names[index])
         for kind, absent in (("positional", missing), ("keyword-only", missing_keywords)):
             if absent:
                 raise Raised(

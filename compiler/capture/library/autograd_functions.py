@@ -170,13 +170,13 @@ def _without_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) ->
 
 def _count_marks(machine: Machine, dirty: tuple, result: Any) -> None:
     """Each mark of mark_dirty counts as a change of that tensor."""
-    for i, t in enumerate(dirty):
-        if not isinstance(t, TraceTensor):
-            kind = type(t).__name__
+    for i, tensor in enumerate(dirty):
+        if not isinstance(tensor, TraceTensor):
+            kind = type(tensor).__name__
             message = f"mark_dirty can only accept variables, but argument {i} is of type {kind}"
             raise Raised(RuntimeError(message))
-        if not t.is_inference():
-            tensor_calls.call_method(machine, t, "copy_", [t], {})
+        if not tensor.is_inference():
+            tensor_calls.call_method(machine, tensor, "copy_", [tensor], {})
     if not {id(t) for t in dirty} <= set(map(id, result if type(result) is tuple else (result,))):
         raise Raised(
             RuntimeError(
@@ -209,17 +209,17 @@ def _with_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) -> An
     graph = machine.graph
     ctx = _context(machine, needs)
     tensors = [arg for arg in args if isinstance(arg, TraceTensor)]
-    outer = [graph.arg(t) for t in tensors]
-    counted = tuple(t for t in tensors if not t.is_inference())
-    versions = tuple(t._version for t in counted)
+    outer = [graph.arg(tensor) for tensor in tensors]
+    counted = tuple(tensor for tensor in tensors if not tensor.is_inference())
+    versions = tuple(tensor._version for tensor in counted)
     with open_body(machine) as forward:
         for i, tensor in enumerate(tensors):
             add_parameter(machine, forward, tensor, f"arg{i}")
         with grad_mode(False):
             result = _run_forward(machine, cls, ctx, args)
             results = list(result) if isinstance(result, tuple) else [result]
-            made = [r for r in results if isinstance(r, TraceTensor)]
-            _refuse_classes(r for r in results if isinstance(r, Subclassed))
+            made = [result for result in results if isinstance(result, TraceTensor)]
+            _refuse_classes(result for result in results if isinstance(result, Subclassed))
             if not made:
                 raise Break("autograd_function", "a custom autograd function returns no tensor")
             if len({id(r) for r in made}) != len(made):
@@ -230,7 +230,7 @@ def _with_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) -> An
         forward.graph.output((*produced, *kept))
     inputs = list(forward.lifted)
     position = {id(t): i for i, t in reversed(list(enumerate(made)))}
-    dirty = [next(i for i, t in enumerate(tensors) if t is d) for d in getattr(ctx, "dirty_tensors", ())]
+    dirty = [next(i for i, tensor in enumerate(tensors) if tensor is d) for d in getattr(ctx, "dirty_tensors", ())]
     call = AutogradFunctionCall(
         f"autograd_function_{cls.__name__}",
         as_module(forward, f"{cls.__name__}_forward"),
@@ -247,7 +247,7 @@ def _with_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) -> An
         graph.writes_to(tensors[i])
     torch._C._autograd._unsafe_set_version_counter(counted, versions)  # (the body is run once more, on these tensors)
     out = iter(record_call(machine, call, tensors, inputs))
-    final = [next(out) if isinstance(r, TraceTensor) else r for r in results]
+    final = [next(out) if isinstance(result, TraceTensor) else result for result in results]
     for old, new in zip(results, final):
         _redirect(ctx, old, new)
     return tuple(final) if isinstance(result, tuple) else final[0]
@@ -351,7 +351,7 @@ def _backward(
                 raise Break(
                     "autograd_function", f"the backward of {cls.__name__} returns a {type(g).__name__} as gradient"
                 )
-        wanted = [g for a, g in zip(args, got) if isinstance(a, TraceTensor)]
+        wanted = [g for arg, g in zip(args, got) if isinstance(arg, TraceTensor)]
         module = close_body(machine, scope, [g for g in wanted if g is not None], f"{cls.__name__}_backward")
     return _Backward(module, list(scope.lifted), refusal), [g is not None for g in wanted], once
 

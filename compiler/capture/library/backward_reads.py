@@ -152,7 +152,7 @@ def _reads(fn: Any, seen: set) -> Iterator[tuple[Any, str]]:
         return
     seen.add(fn.__code__)
     names = _names(fn.__code__)
-    held = {n: fn.__globals__[n] for n in names if n in fn.__globals__}
+    held = {name: fn.__globals__[name] for name in names if name in fn.__globals__}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
         try:
             held[name] = cell.cell_contents

@@ -1,7 +1,7 @@
 """`with torch.device(...)` in the program: the device on which functions make tensors that are told none.
 
 For torch it is a mode on a stack. Capture leaves the stack as it is and hands such functions the device, as the mode
-would; the entry pushes and pops what the program entered and left, where a break lies inside of such a region.
+would. The entry pushes and pops what the program entered and left, where a break lies inside of such a region.
 """
 
 from __future__ import annotations

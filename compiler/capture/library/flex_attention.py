@@ -71,7 +71,7 @@ def _laid_out(x: Any, order: tuple) -> Any:
     """The same with dimensions `order` from the slowest to the fastest."""
     if order == (0, 1, 2, 3):
         return x
-    return x.permute(order).clone(memory_format=torch.contiguous_format).permute([order.index(d) for d in range(4)])
+    return x.permute(order).clone(memory_format=torch.contiguous_format).permute([order.index(dim) for dim in range(4)])
 
 
 def _attention(
@@ -269,7 +269,11 @@ def _learned(machine: Machine, score_mod: Any, query: TraceTensor) -> list[Trace
     with grad_mode(False):
         body = capture_body(machine, "score_mod", numbers, lambda: machine.call(score_mod, list(numbers)))
     pure.check()
-    return [t for n in body.lifted if isinstance(t := n.meta.get("val"), TraceTensor) and t.requires_grad]
+    return [
+        tensor
+        for node in body.lifted
+        if isinstance(tensor := node.meta.get("val"), TraceTensor) and tensor.requires_grad
+    ]
 
 
 @python_function((__name__, "_pullback"))

@@ -132,7 +132,9 @@ def deepcopy_(machine: Machine, value: Any, memo: Any = None) -> Any:
     done: dict[int, tuple[Any, Any]] = {}
     made = _deep_copy(machine, value, done)
     copied = (machine.world.source_of(original) for original, copy_ in done.values() if copy_ is not original)
-    sources = [s for s in copied if s is not None and not (s.root.kind == "const" and s.base is None)]
+    sources = [
+        source for source in copied if source is not None and not (source.root.kind == "const" and source.base is None)
+    ]
     if len(sources) > 1:
         machine.world.differ(*sources)  # where two of them are one object, their copies are
     return made

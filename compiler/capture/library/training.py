@@ -1,7 +1,7 @@
 """Backward passes inside of a captured function: `loss.backward()`, `torch.autograd.backward`, `torch.autograd.grad`.
 
 A backward pass is one node of the graph, whose target (graph/higher_order.py: BackwardCall) gives the gradients of the
-tensors that it was asked for; the graph and autograd stages trace it, so that forward, gradients and what is done with
+tensors that it was asked for. The graph and autograd stages trace it, so that forward, gradients and what is done with
 them are one functional graph. What backward() does with the gradients is written out as AccumulateGrad does it: `.grad`
 is a pending attribute of the leaf, changed in place where there is one already.
 
@@ -163,7 +163,7 @@ def _run(
         for n in history(root)
     ):
         raise Break("backward", "a gradient is a sparse tensor", _OUTSIDE)
-    values = [*roots, *(g for g in gradients if g is not None), *inputs, *(h.tensor for h in late)]
+    values = [*roots, *(g for g in gradients if g is not None), *inputs, *(hook.tensor for hook in late)]
     outer, machine.module_path = machine.module_path, BACKWARD
     try:
         order = machine.native(call.order, *values) if ordered or late else list(range(len(inputs)))
@@ -270,12 +270,12 @@ def _leaves(machine: Machine, roots: list, asked: list | None) -> list[Any]:
             if any([ends.pop(id(_origin(t)), None) is not None for t in inside(machine, w)])
         ]
         found += [
-            s
-            for s in world.subclassed.values()
-            if s.nested is not None
-            and id(s) in world.reals
-            and world.reals[id(s)].is_leaf
-            and ends.pop(id(_origin(s.nested._values)), None) is not None
+            subclassed
+            for subclassed in world.subclassed.values()
+            if subclassed.nested is not None
+            and id(subclassed) in world.reals
+            and world.reals[id(subclassed)].is_leaf
+            and ends.pop(id(_origin(subclassed.nested._values)), None) is not None
         ]
         found += [
             tensor
@@ -304,10 +304,15 @@ def _stay_inside(machine: Machine, roots: list, asked: list) -> None:
     """A pass to what is asked for must not go on into what computed an input: others of those may lie there."""
     world = machine.world
     ends = _ends([root for root in roots if isinstance(root, TraceTensor) and root.requires_grad])
-    owners: dict[int, Any] = {id(t): t for t in world.tensors.values()}
-    for s in world.subclassed.values():
-        if id(s) in world.reals and (s.nested is not None or is_of_wrapper(s, finished=True)):
-            owners |= {id(t): s for t in ([s.nested._values] if s.nested is not None else inside(machine, s))}
+    owners: dict[int, Any] = {id(tensor): tensor for tensor in world.tensors.values()}
+    for subclassed in world.subclassed.values():
+        if id(subclassed) in world.reals and (
+            subclassed.nested is not None or is_of_wrapper(subclassed, finished=True)
+        ):
+            owners |= {
+                id(t): subclassed
+                for t in ([subclassed.nested._values] if subclassed.nested is not None else inside(machine, subclassed))
+            }
     outside = {id(_plain(owner, nested=True)) for owner in owners.values()}
     for tensor in world.tensors.values():
         owner = owners[id(tensor)]

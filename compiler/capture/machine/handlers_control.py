@@ -276,10 +276,10 @@ def convert_value(machine: Machine, frame: Frame, ins: Any) -> None:
 @handler("BEFORE_WITH")
 def before_with(machine: Machine, frame: Frame, ins: Any) -> None:
     manager = frame.stack.pop()
-    t = machine.world.type_of(manager)
-    if not hasattr(t, "__enter__") or not hasattr(t, "__exit__"):
-        missed = " (missed __exit__ method)" if hasattr(t, "__enter__") else ""
-        raise Raised(TypeError(f"'{t.__name__}' object does not support the context manager protocol{missed}"))
+    tensor = machine.world.type_of(manager)
+    if not hasattr(tensor, "__enter__") or not hasattr(tensor, "__exit__"):
+        missed = " (missed __exit__ method)" if hasattr(tensor, "__enter__") else ""
+        raise Raised(TypeError(f"'{tensor.__name__}' object does not support the context manager protocol{missed}"))
     enter = machine.getattr(manager, "__enter__")
     frame.stack.append(machine.getattr(manager, "__exit__"))
     frame.stack.extend((NULL,) * (EXIT_SLOTS - 1))

@@ -413,9 +413,9 @@ def _stores_follow(frame: Frame, n: int) -> bool:
 
 def _unpacked(machine: Machine, value: Any, most: int | None) -> list:
     """The elements of what is unpacked; no more of them than `most` are drawn."""
-    t = machine.world.type_of(value)
-    if not hasattr(t, "__iter__") and not hasattr(t, "__getitem__"):
-        raise Raised(TypeError(f"cannot unpack non-iterable {t.__name__} object"))
+    tensor = machine.world.type_of(value)
+    if not hasattr(tensor, "__iter__") and not hasattr(tensor, "__getitem__"):
+        raise Raised(TypeError(f"cannot unpack non-iterable {tensor.__name__} object"))
     return machine.native(list, itertools.islice(machine.iterate(value), most))
 
 

@@ -165,8 +165,8 @@ class Machine:
     def user_line(self) -> tuple[str | None, int | None]:
         for frame in reversed(self.frames):
             if not frame.library:
-                p = frame.position()
-                return p.file, p.line
+                position = frame.position()
+                return position.file, position.line
         return None, None
 
     @property
@@ -227,14 +227,14 @@ class Machine:
                     return outcome
         except Break as signal:
             if signal.where is None:
-                signal.where = [f.position() for f in frames]
+                signal.where = [frame.position() for frame in frames]
                 signal.frames = frames_left(frames)
-                signal.codes = [f.code for f in frames]
+                signal.codes = [frame.code for frame in frames]
                 if self.dual_level is not None and signal.index is None:
                     signal.index = self.dual_level
             raise
         except Skip as signal:
-            signal.codes = signal.codes or [f.code for f in frames]
+            signal.codes = signal.codes or [frame.code for frame in frames]
             raise
         finally:
             frames.pop()
@@ -249,7 +249,9 @@ class Machine:
             path
             and depth == len(path)
             and frame.code is path[-1].code
-            and all(f.code is step.code and f.pc - 1 == step.index for f, step in zip(self.frames[1:], path))
+            and all(
+                frame.code is step.code and frame.pc - 1 == step.index for frame, step in zip(self.frames[1:], path)
+            )
         ):
             return (path[-1].index,)
         return ()

@@ -86,7 +86,7 @@ def check_turn(machine: Machine, frame: Frame, head: Any, iterator: Any = None) 
 def _is_of_large_tensors(machine: Machine, operators: int) -> bool:
     """Whether one of the last operators gives so much that an entry's call costs little beside it."""
     values = (node.meta.get("val") for node in itertools.islice(reversed(machine.graph.graph.nodes), operators))
-    return any(type(v) is TraceTensor and math.prod(_now(n) for n in v.shape) >= _LARGE for v in values)
+    return any(type(value) is TraceTensor and math.prod(_now(n) for n in value.shape) >= _LARGE for value in values)
 
 
 def _now(size: Any) -> int:

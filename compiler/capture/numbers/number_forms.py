@@ -2,7 +2,7 @@
 operators that take it from the graph.
 
 `F.leaky_relu(x, slope)` is `torch.where(x > 0, x, x * slope)`, `x.diagonal(n)` is `x[:, n:].diagonal()`. Each form is a
-function of Python that capture interprets in the place of the call where one of the named numbers varies; with plain
+function of Python that capture interprets in the place of the call where one of the named numbers varies. With plain
 numbers the call is one node as ever. Branches in a form are guards. Forms of floats compute as eager's kernels do, in
 float32 for narrower types; their gradients are eager's at the ends of ranges too.
 """

@@ -235,7 +235,7 @@ def scalar_input(
     machine: Machine, node: FloatNode | Read, dtype: torch.dtype, device: torch.device, use: str = ""
 ) -> TraceTensor:
     """The graph's input for the float, one for each dtype, device and use. The entry fills it at each call. A number
-    that is too large for the dtype is infinite; where it has a `use` to which it is not the same as a tensor
+    that is too large for the dtype is infinite. Where it has a `use` to which it is not the same as a tensor
     (`as_number`), the call runs as plain Python.
     """
     if isinstance(node, Read):

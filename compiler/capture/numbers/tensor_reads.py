@@ -1,7 +1,7 @@
 """Numbers that the program reads from tensors of the graph: `x.sum().item()`, `float(t)`, `sizes.tolist()`.
 
 Such a number is known when the graph has run. Until somebody needs it, it stays what it is made of: the entry reads it
-from a result of the graph and computes with it as Python does; an operator of the graph takes it as a 0-dim tensor. A
+from a result of the graph and computes with it as Python does. An operator of the graph takes it as a 0-dim tensor. A
 branch, a size or native code needs the number: a break, there and not where the tensor was read.
 """
 

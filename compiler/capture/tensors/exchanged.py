@@ -223,7 +223,9 @@ def _collect(fn: types.FunctionType, calls: dict, names: dict, seen: set) -> Non
         return
     seen.add(fn.__code__)
     home = _module_of(fn)
-    within = [fn.__globals__[n] for n in fn.__code__.co_names if type(fn.__globals__.get(n)) is types.ModuleType]
+    within = [
+        fn.__globals__[name] for name in fn.__code__.co_names if type(fn.__globals__.get(name)) is types.ModuleType
+    ]
     for name in fn.__code__.co_names:
         value = fn.__globals__.get(name)
         for module in ([home] if home is not None and isinstance(value, _FUNCTIONS) else []) + [

@@ -84,7 +84,7 @@ class Hook:
 
     def reads(self) -> set[int]:
         """The memory that it reads when it is called, whatever was written there by then."""
-        values = [n.meta["val"] for n in self.form[1]] if self.form is not None else []
+        values = [node.meta["val"] for node in self.form[1]] if self.form is not None else []
         return {id(value.tt_storage) for value in values if isinstance(value, TraceTensor)}
 
 
@@ -108,12 +108,12 @@ class Hooks:
             return []
         nodes = history(*[root for root in roots if root.requires_grad])
         self.verify(machine)
-        return [h for h in self.found if h.way == LATE and node_of(h.tensor) in nodes]
+        return [hook for hook in self.found if hook.way == LATE and node_of(hook.tensor) in nodes]
 
     def verify(self, machine: Machine) -> None:
         """Those that are part of the graph must still compute what they did when they were put there: asked before and
         after each pass, as hooks that are interpreted may change what others read."""
-        for hook in [h for h in self.found if h.way != LATE]:
+        for hook in [hook for hook in self.found if hook.way != LATE]:
             if _body(machine, hook, "").form != hook.form:
                 raise _next(hook)
 
@@ -141,7 +141,11 @@ class Hooks:
 
     def give_up(self, value: Any) -> None:
         """`value` can't leave the captured part: a hook's handle, or a tensor whose gradient is kept."""
-        hook = value.hook if type(value) is CapturedHandle else next((h for h in self.found if h.tensor is value), None)
+        hook = (
+            value.hook
+            if type(value) is CapturedHandle
+            else next((hook for hook in self.found if hook.tensor is value), None)
+        )
         if hook is not None:
             raise Otherwise(hook.key, NATIVE)
 
@@ -165,7 +169,9 @@ def shows_nodes(frames: Sequence[Frame], outputs: Sequence[Any], hooked: bool) -
     if any("grad_fn" in code.co_names for code in named):
         return True
     entangled = any(node_of(result) in used for result in results)
-    places = [i for c in named if entangled and not _PUTS.isdisjoint(c.co_names) for i in dis.get_instructions(c)]
+    places = [
+        i for code in named if entangled and not _PUTS.isdisjoint(code.co_names) for i in dis.get_instructions(code)
+    ]
     return sum(place.argval in _PUTS for place in places if type(place.argval) is str) > hooked
 
 
@@ -182,7 +188,7 @@ def _register_hook(machine: Machine, tensor: TraceTensor, function: Any) -> Any:
     body = _body(machine, hook, A_HOOK if way == FIXED else "")
     hook.form = body.form
     if body.graph is not None:
-        if any(h.tensor is tensor and h.way == LATE for h in machine.hooks.found):
+        if any(hook.tensor is tensor and hook.way == LATE for hook in machine.hooks.found):
             raise Otherwise(key, NATIVE)  # (a late one is given the gradient after all others)
         record_call(machine, HookCall("tensor_hook", body.graph), [tensor], body.lifted)
     machine.hooks.found.append(hook)

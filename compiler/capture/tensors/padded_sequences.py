@@ -30,7 +30,7 @@ def _are_alike(items: list) -> bool:
     """Whether the sequences differ in their lengths only."""
     if not all(type(t) is TraceTensor and t.dim() for t in items):
         return False
-    kinds = {(t.dtype, t.device, tuple(map(str, t.shape[1:]))) for t in items}
+    kinds = {(tensor.dtype, tensor.device, tuple(map(str, tensor.shape[1:]))) for tensor in items}
     return len(kinds) == 1
 
 
@@ -41,10 +41,10 @@ def _stacked(
         raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
     longest = max([t.shape[0] for t in sequences])
     padded = []
-    for t in sequences:
-        missing = longest - t.shape[0]
+    for tensor in sequences:
+        missing = longest - tensor.shape[0]
         ends = [0, missing] if padding_side == "right" else [missing, 0]
-        padded.append(torch.nn.functional.pad(t, [0, 0] * (t.dim() - 1) + ends, value=padding_value))
+        padded.append(torch.nn.functional.pad(tensor, [0, 0] * (tensor.dim() - 1) + ends, value=padding_value))
     return torch.stack(padded, 0 if batch_first else 1)
 
 

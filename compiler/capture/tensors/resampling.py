@@ -43,7 +43,7 @@ def _resample(machine: Machine, x: Any, size: Any = None, *rest: Any, fn: Any, b
     if type(x) is TraceTensor and rest and not kwargs:
         *more, factors = rest
         sizes = list(machine.iterate(size)) if size is not None else _scaled(machine, x, factors)
-        if sizes is not None and any(type(s) is torch.SymInt for s in (*sizes, *x.shape)):
+        if sizes is not None and any(type(size) is torch.SymInt for size in (*sizes, *x.shape)):
             scales = [None] * len(sizes) if factors is None else list(machine.iterate(factors))
             return tensor_calls.call_function(machine, below, [x, sizes, *more, *scales], {})
     return tensor_calls.call_function(machine, fn, [x, size, *rest], kwargs)

@@ -335,7 +335,7 @@ def call_function(machine: Machine, fn: Callable, args: list, kwargs: dict) -> A
         )
     outputs = _versions(kwargs.get("out"))
     result = _run(machine, fn, args, kwargs)
-    if any(t._version == before for t, before in outputs):
+    if any(tensor._version == before for tensor, before in outputs):
         raise Break("unsupported", f"{name}() leaves its out= argument as it is where tensors hold no data")
     return _finish(machine, "call_function", fn, args, kwargs, result)
 

@@ -60,35 +60,35 @@ class Accumulator:
     def _position(self) -> Expr:
         """Row-major position in the stage's axes, at lane 0."""
         stage = next(st for st in self.kernel.stages if self.acc in st.accs)
-        e: Expr = ZERO
+        expr: Expr = ZERO
         for axis in stage.axes:
-            e = e * as_expr(axis.size) + axis.symbol
-        return e
+            expr = expr * as_expr(axis.size) + axis.symbol
+        return expr
 
     def declare(self) -> list[str]:
-        n = self.name
+        name = self.name
         if self.array:
             block = self.layout.block
             out = [
-                f"{self.element} {n}{'_best' if self.acc.is_position else ''}[{block}] __attribute__((aligned(64)));"
+                f"{self.element} {name}{'_best' if self.acc.is_position else ''}[{block}] __attribute__((aligned(64)));"
             ]
             if self.acc.is_position:
-                out.append(f"i64 {n}[{block}] __attribute__((aligned(64)));")
+                out.append(f"i64 {name}[{block}] __attribute__((aligned(64)));")
                 out.append(
-                    f"for (i64 k = 0; k < {block}; k++) {n}_best[k] = {reduce_identity(self.acc.op, self.ct)}, {n}[k]"
-                    " = 0;"
+                    f"for (i64 k = 0; k < {block}; k++) {name}_best[k] = {reduce_identity(self.acc.op, self.ct)},"
+                    f" {name}[k] = 0;"
                 )
             else:
                 first = {"any": "0", "all": "-1"}.get(self.acc.op, reduce_identity(self.acc.op, self.ct))
-                out.append(f"for (i64 k = 0; k < {block}; k++) {n}[k] = {first};")
+                out.append(f"for (i64 k = 0; k < {block}; k++) {name}[k] = {first};")
             return out
         out = []
         for u in range(self.loops.unroll):
-            out.append(f"{self.vector} {n}_{'best_' if self.acc.is_position else ''}v{u} = {self.identity};")
+            out.append(f"{self.vector} {name}_{'best_' if self.acc.is_position else ''}v{u} = {self.identity};")
             if self.acc.is_position:
-                out.append(f"vi64 {n}_at_v{u} = {{}};")
+                out.append(f"vi64 {name}_at_v{u} = {{}};")
         if self.flushes:
-            out.append(f"{self.vector} {n}_total = {self.identity};")
+            out.append(f"{self.vector} {name}_total = {self.identity};")
         return out
 
     def parameters(self) -> list[str]:
@@ -137,13 +137,13 @@ class Accumulator:
 
     def update(self, values: StageValues, together: bool = False) -> list[str]:
         """Statements of the loop's body; `together`: of that over rows (`_rows`)."""
-        s, n = self.s, self.name
+        support, name = self.s, self.name
         x = values.operand(self.acc.value)
         if x.ct != self.ct and not self.acc.is_position:
             from .prims import conversion
 
-            x = Operand(f"({conversion(s, x, self.ct)})", self.ct, x.is_vector)
-        x = Operand(splat(s, x), self.ct, True)
+            x = Operand(f"({conversion(support, x, self.ct)})", self.ct, x.is_vector)
+        x = Operand(splat(support, x), self.ct, True)
         if self.acc.is_position:
             return self._update_position(values, x)
         if self.array and not together:
@@ -151,31 +151,35 @@ class Accumulator:
             old = Operand(self.stored(lanes), self.ct, True)
             if self.acc.running:
                 return [
-                    f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};",
-                    f"tc::store({self.address}, {n}_now, {lanes});",
+                    f"const {self.vector} {name}_now = {reduce_update(support, self.acc.op, old, x)};",
+                    f"tc::store({self.address}, {name}_now, {lanes});",
                 ]
-            return [f"tc::store({self.address}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), {lanes});"]
-        old = Operand(f"{n}_sum", self.ct, True)
+            return [
+                f"tc::store({self.address}, ({self.vector})({reduce_update(support, self.acc.op, old, x)}), {lanes});"
+            ]
+        old = Operand(f"{name}_sum", self.ct, True)
         if together:
-            return [f"{n}_sum = ({self.vector})({reduce_update(s, self.acc.op, old, x)});"]
-        s.need("keep")
-        return [f"{n}_sum = tc::keep(lanes, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), {n}_sum);"]
+            return [f"{name}_sum = ({self.vector})({reduce_update(support, self.acc.op, old, x)});"]
+        support.need("keep")
+        return [
+            f"{name}_sum = tc::keep(lanes, ({self.vector})({reduce_update(support, self.acc.op, old, x)}), {name}_sum);"
+        ]
 
     def _update_position(self, values: StageValues, x: Operand) -> list[str]:
-        s, n = self.s, self.name
+        support, name = self.s, self.name
         sign = self.acc.better
-        s.need("masks"), s.need("keep"), s.need("access")
+        support.need("masks"), support.need("keep"), support.need("access")
         lines = []
-        best = f"{n}_best"
+        best = f"{name}_best"
         if self.array:
             v = self.layout.vector.symbol.name
             at = f"({v} - {v}_begin)"
             lanes = self._lanes(values)
             lines += [
-                f"const {self.vector} {n}_old = tc::load<{self.vector}>({n}_best + {at}, {lanes});",
-                f"const vi64 {n}_old_at = tc::load<vi64>({n} + {at}, {lanes});",
+                f"const {self.vector} {name}_old = tc::load<{self.vector}>({name}_best + {at}, {lanes});",
+                f"const vi64 {name}_old_at = tc::load<vi64>({name} + {at}, {lanes});",
             ]
-            best = f"{n}_old"
+            best = f"{name}_old"
         if self.acc.running and self.ct.kind == "bool":
             better = f"({x.text} | ~{best})" if sign == ">" else f"(~{x.text} | {best})"
         elif self.acc.running:  # of equals the last one
@@ -186,26 +190,26 @@ class Accumulator:
         vector = self.loops.vector.symbol.name
         step = self._position().coeff(vector)
         if not self.array and step is not None and step.is_const:
-            s.need("lane_ids", LANE_IDS)
+            support.need("lane_ids", LANE_IDS)
             at_lanes = f"((i64)({position}) + tc::lane_ids() * {step.value}LL)"
         elif self.array:
             at_lanes = f"((i64)({position}) + vi64{{}})"
         else:
-            s.need("each")
+            support.need("each")
             lane = self.scope.index_text(values.index_at(self._position(), 0, True))
             at_lanes = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({lane}); }})"
         if self.array:
             return [
                 *lines,
-                f"const vmask {n}_better = {better};",
-                f"tc::store({n}_best + {at}, tc::where({n}_better, {x.text}, {n}_old), {lanes});",
-                f"const vi64 {n}_now = tc::where({n}_better, {at_lanes}, {n}_old_at);",
-                f"tc::store({n} + {at}, {n}_now, {lanes});",
+                f"const vmask {name}_better = {better};",
+                f"tc::store({name}_best + {at}, tc::where({name}_better, {x.text}, {name}_old), {lanes});",
+                f"const vi64 {name}_now = tc::where({name}_better, {at_lanes}, {name}_old_at);",
+                f"tc::store({name} + {at}, {name}_now, {lanes});",
             ]
         return [
-            f"const vmask {n}_better = tc::keep(lanes, {better}, vmask{{}});",
-            f"{n}_best = tc::where({n}_better, {x.text}, {n}_best);",
-            f"{n}_at = tc::where({n}_better, {at_lanes}, {n}_at);",
+            f"const vmask {name}_better = tc::keep(lanes, {better}, vmask{{}});",
+            f"{name}_best = tc::where({name}_better, {x.text}, {name}_best);",
+            f"{name}_at = tc::where({name}_better, {at_lanes}, {name}_at);",
         ]
 
     def _better_lanes(self, x: str, best: str) -> str:
@@ -224,32 +228,32 @@ class Accumulator:
 
     def _first_best(self) -> list[str]:
         """The vectors' best elements as one, and the first position where it lies."""
-        n, s = self.name, self.s
-        s.need("masks"), s.need("fold")
-        best, at, out = f"{n}_best_v0", f"{n}_at_v0", []
+        name, support = self.name, self.s
+        support.need("masks"), support.need("fold")
+        best, at, out = f"{name}_best_v0", f"{name}_at_v0", []
         for i in range(1, self.loops.unroll):
-            x, there = f"{n}_best_v{i}", f"{n}_at_v{i}"
+            x, there = f"{name}_best_v{i}", f"{name}_at_v{i}"
             out += [
                 (
-                    f"const vmask {n}_takes{i} = {self._better_lanes(x, best)} | ({self._same_lanes(x, best)} &"
+                    f"const vmask {name}_takes{i} = {self._better_lanes(x, best)} | ({self._same_lanes(x, best)} &"
                     f" tc::mask({there} < {at}));"
                 ),
-                f"{best} = tc::where({n}_takes{i}, {x}, {best}), {at} = tc::where({n}_takes{i}, {there}, {at});",
+                f"{best} = tc::where({name}_takes{i}, {x}, {best}), {at} = tc::where({name}_takes{i}, {there}, {at});",
             ]
         t = self.element
         f = (
             ("a | b" if self.acc.better == ">" else "a & b")
             if self.ct.kind == "bool"
             else reduce_update(
-                s, self.acc.op.removeprefix("arg"), Operand("a", self.ct, False), Operand("b", self.ct, False)
+                support, self.acc.op.removeprefix("arg"), Operand("a", self.ct, False), Operand("b", self.ct, False)
             )
         )
         return [
             *out,
-            f"const {t} {n}_best = tc::fold({best}, []({t} a, {t} b) {{ return ({t})({f}); }});",
+            f"const {t} {name}_best = tc::fold({best}, []({t} a, {t} b) {{ return ({t})({f}); }});",
             (
-                f"const i64 {n} = tc::fold(tc::where({self._same_lanes(best, f'({n}_best - {self.vector}{{}})')}, {at},"
-                " vi64{} + 0x7fffffffffffffffLL), [](i64 a, i64 b) { return a < b ? a : b; });"
+                f"const i64 {name} = tc::fold(tc::where({self._same_lanes(best, f'({name}_best - {self.vector}{{}})')},"
+                f" {at}, vi64{{}} + 0x7fffffffffffffffLL), [](i64 a, i64 b) {{ return a < b ? a : b; }});"
             ),
         ]
 
@@ -264,15 +268,15 @@ class Accumulator:
         """After the loops: from vectors to a number."""
         if self.array:
             return []
-        n, s, unroll = self.name, self.s, self.loops.unroll
+        name, support, unroll = self.name, self.s, self.loops.unroll
         if self.acc.is_position:
             return self._first_best()
-        vs = [f"{n}_v{i}" for i in range(unroll)] if not self.flushes else [f"{n}_total"]
+        vs = [f"{name}_v{i}" for i in range(unroll)] if not self.flushes else [f"{name}_total"]
         combined = self.combined(vs)
         if self.acc.op in ("any", "all"):
-            s.need("any")
-            return [f"const bool {n} = tc::{self.acc.op}({combined});"]
-        s.need("fold")
+            support.need("any")
+            return [f"const bool {name} = tc::{self.acc.op}({combined});"]
+        support.need("fold")
         t = self.ct.scalar
-        f = reduce_update(s, self.acc.op, Operand("a", self.ct, False), Operand("b", self.ct, False))
-        return [f"const {t} {n} = tc::fold({combined}, []({t} a, {t} b) {{ return ({t})({f}); }});"]
+        f = reduce_update(support, self.acc.op, Operand("a", self.ct, False), Operand("b", self.ct, False))
+        return [f"const {t} {name} = tc::fold({combined}, []({t} a, {t} b) {{ return ({t})({f}); }});"]

@@ -28,8 +28,8 @@ _COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 def column_phases(p: "_Printer") -> list[tuple[str, str, Expr, Expr]]:
     """(symbol, text, items, picoseconds of an item) of both phases; `p.scratch_bytes` is what they share."""
-    lay, k = p.layout, p.k
-    stage, loops, axis = k.stages[0], lay.stages[0], lay.stages[0].scalar[0]
+    lay, kernel = p.layout, p.k
+    stage, loops, axis = kernel.stages[0], lay.stages[0], lay.stages[0].scalar[0]
     v, columns, groups = lay.vector.symbol.name, as_expr(lay.vector.size), numel(lay.items)
     blocks = ceildiv(columns, lay.block)
     rows = as_expr(axis.size)
@@ -84,7 +84,7 @@ def column_phases(p: "_Printer") -> list[tuple[str, str, Expr, Expr]]:
             f"        for (i64 k = 0; k < {v}_end - {v}_begin; ++k) {name}[k] = {combined};",
             "    }",
         ]
-    for i, st in enumerate(k.stages[1:], 1):
+    for i, st in enumerate(kernel.stages[1:], 1):
         body += p._stage(i, st, lay.stages[i])
     second = p._function(p.name, [head, *p._items_loop(blocks, body)])
     width = minimum(columns, integer(lay.block))

@@ -25,11 +25,11 @@ EXTENT = "extent"
 def open_extent(launch: Launch) -> None:
     """Give the launch a kernel with an open extent, where it has outer axes."""
     kernel = launch.kernel
-    if not kernel.outer or any(s.name == EXTENT for s in kernel.sizes):
+    if not kernel.outer or any(size.name == EXTENT for size in kernel.sizes):
         return
     first = kernel.outer[0]
     size = as_expr(first.size)
-    formal = {s.name: actual for s, actual in zip(kernel.sizes, launch.sizes)}
+    formal = {size.name: actual for size, actual in zip(kernel.sizes, launch.sizes)}
     try:
         hint = int(size.eval(kernel.hints))
     except KeyError:  # a size that is only known while the program runs

@@ -68,7 +68,7 @@ def few_rows_text(lanes: int) -> str:
 
 
 def few_rows_tile(row: list[str], row_address: str, column_address: str, rows_at_once: int) -> list[str]:
-    """Statements that fill `tile` for the `used` rows of a panel. `row`: what finds the row's axes from `row`; the
+    """Statements that fill `tile` for the `used` rows of a panel. `row`: what finds the row's axes from `row`. The
     addresses are those of element k = 0 of the row, and of column `j` of the strip (a C++ expression in `j`)."""
     return [
         "const i64 top = panel * MR;",

@@ -28,9 +28,9 @@ def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
         kept = _kept(st, cost) if st.axes and not any(acc.running for acc in st.accs) else []
         if kept:
             places = {}
-            for v in kept:
-                made.append(Buffer(f"kept{len(made)}", v.dtype, (), (), scope="local"))
-                places[v.id] = load(made[-1], ZERO)
+            for value in kept:
+                made.append(Buffer(f"kept{len(made)}", value.dtype, (), (), scope="local"))
+                places[value.id] = load(made[-1], ZERO)
             stages.append(Stage((), [], [Store(places[v.id].attr[0], ZERO, v) for v in kept]))
             put = Rewriter(known=places)
             st = Stage(

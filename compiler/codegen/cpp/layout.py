@@ -8,7 +8,7 @@ Two shapes cover everything:
     "outer"   vectors run along an outer axis, which every stage then loops over innermost, a block of it per item.
               A reduction keeps one accumulator per position of the block. (pointwise kernels, sums over leading axes)
 
-A kernel without outer axes is "split": each stage is a phase of its own whose items are chunks of its first axis; the
+A kernel without outer axes is "split": each stage is a phase of its own whose items are chunks of its first axis. The
 chunks depend on the sizes alone, never on the number of threads, so results do not either.
 """
 
@@ -128,7 +128,9 @@ class Layout:
 
 
 def _indices(stage: Stage) -> list[Expr]:
-    return [store.index for store in stage.stores] + [e for v in stage.values() if (e := v.position) is not None]
+    return [store.index for store in stage.stores] + [
+        e for value in stage.values() if (e := value.position) is not None
+    ]
 
 
 # ---- merging axes
@@ -136,7 +138,7 @@ def merge_axes(kernel: Kernel) -> Kernel:
     """The same kernel with neighbouring axes made one wherever every index allows: a contiguous 4-d loop becomes
     1-d.
     """
-    per_stage = [_indices(s) for s in kernel.stages]
+    per_stage = [_indices(stage) for stage in kernel.stages]
     # positions reported by argmax count along the stage's axes, which merging keeps in order
     mapping: dict[str, Expr] = {}
     outer = _merge(kernel.outer, [e for es in per_stage for e in es], mapping)
@@ -205,19 +207,19 @@ class Place(NamedTuple):
 def _axis_cost(name: str, size: int, places: list[Place], lanes: int) -> float:
     """Relative cost per element of vectors along this axis."""
     cost = 0.25
-    for e, behind, written in places:
-        c = e.coeff(name)
+    for expr, behind, written in places:
+        coeff = expr.coeff(name)
         if name in behind:
             cost += 6.0
-        elif c is ONE:
+        elif coeff is ONE:
             cost += 1.0
-        elif c is ZERO:
+        elif coeff is ZERO:
             cost += 0.4
-        elif run_directions(e, name):
+        elif run_directions(expr, name):
             cost += 2.0
-        elif c is TWO:
+        elif coeff is TWO:
             cost += 2.5
-        elif c is None:
+        elif coeff is None:
             cost += 12.0
         else:
             cost += 9.0 if written else 8.0
@@ -234,20 +236,22 @@ def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
     """How many reads and writes of the stage take the lanes of a vector along this axis one by one."""
     name = along.symbol.name if along is not None else ""
     return (
-        sum(name in behind or e.coeff(name) not in (ZERO, ONE, TWO) for e, behind, _ in _places(stage)) if name else 0
+        sum(name in behind or expr.coeff(name) not in (ZERO, ONE, TWO) for expr, behind, _ in _places(stage))
+        if name
+        else 0
     )
 
 
 def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mode: str = "outer") -> int:
     """Bytes of the widest value that fills a vector: it decides the number of lanes. `vectors`: the axis that each
-    stage's vectors run along, once that is known; a value that is the same in all lanes (a row's class, its statistics)
+    stage's vectors run along, once that is known. A value that is the same in all lanes (a row's class, its statistics)
     is a scalar then."""
     widest = 1
     for k, stage in enumerate(kernel.stages):
         values = stage.values()
         axis = vectors[k] if vectors is not None else None
         if vectors is None:
-            names = {a.symbol.name for a in (*kernel.outer, *stage.axes)}
+            names = {axis.symbol.name for axis in (*kernel.outer, *stage.axes)}
         else:
             names = {axis.symbol.name} if axis is not None else set()
         varying = _varying(values, names, vectors is not None, mode == "outer")
@@ -268,10 +272,10 @@ def _varying(values: list[Value], names: set[str], known: bool, outer: bool) -> 
     """Ids of the values that differ from lane to lane of vectors along one of the axes `names`. Where the axis is not
     `known` yet, all that is read or computed may. `outer`: whether locals and accumulators are one a lane."""
 
-    def differs(v: Value) -> bool:
-        if v.is_load and (not known or outer and v.attr[0].scope == "local"):
+    def differs(value: Value) -> bool:
+        if value.is_load and (not known or outer and value.attr[0].scope == "local"):
             return True
-        return bool(v.symbols & names) or v.op == "acc" and outer
+        return bool(value.symbols & names) or value.op == "acc" and outer
 
     varying: set[int] = set()
     for value in values:
@@ -292,7 +296,7 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     """Decide the loops of a kernel whose axes are merged already."""
     lanes = choices.lanes or max(1, target.width // _register_bytes(kernel))
     hints = kernel.hints
-    has_inner = any(s.axes for s in kernel.stages)
+    has_inner = any(stage.axes for stage in kernel.stages)
     mode, vector = _choose_mode(kernel, lanes, hints, has_inner, choices)
     if choices.lanes is None:
         vectors = [_vector_axis(st, mode, vector, lanes, hints) for st in kernel.stages]
@@ -483,7 +487,7 @@ def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
         or kernel.checks
         or not first.axes
         or not first.accs
-        or any(s.axes or s.accs for s in rest)
+        or any(stage.axes or stage.accs for stage in rest)
     ):
         return False
     if any(

@@ -40,22 +40,22 @@ def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
     """The bits of a value as an element of `dtype`; None where it has to be computed."""
     stack = [(root, False)]
     while stack:
-        v, ready = stack.pop()
-        k = (v.id, dtype)
+        value, ready = stack.pop()
+        k = (value.id, dtype)
         if k in made:
             continue
-        moved = _MOVED.get(v.op, ())
+        moved = _MOVED.get(value.op, ())
         if ready:
-            args = [made[arg.id, dtype] if n in moved else arg for n, arg in enumerate(v.args)]
-            made[k] = None if any(arg is None for arg in args) else _rebuilt(v, args)
-        elif v.is_load and v.dtype == dtype:
-            made[k] = make("load", BITS, v.args, v.attr)
-        elif v.is_const:
+            args = [made[arg.id, dtype] if n in moved else arg for n, arg in enumerate(value.args)]
+            made[k] = None if any(arg is None for arg in args) else _rebuilt(value, args)
+        elif value.is_load and value.dtype == dtype:
+            made[k] = make("load", BITS, value.args, value.attr)
+        elif value.is_const:
             made[k] = const(
-                int(torch.tensor(float(v.attr), dtype=torch.float64).to(dtype).view(torch.int16)) & 0xFFFF, BITS
+                int(torch.tensor(float(value.attr), dtype=torch.float64).to(dtype).view(torch.int16)) & 0xFFFF, BITS
             )
-        elif moved and v.dtype in (dtype, torch.float32):
-            stack += [(v, True), *((v.args[n], False) for n in moved)]
+        elif moved and value.dtype in (dtype, torch.float32):
+            stack += [(value, True), *((value.args[n], False) for n in moved)]
         else:
             made[k] = None
     return made[root.id, dtype]

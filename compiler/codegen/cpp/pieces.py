@@ -109,7 +109,7 @@ def step_in_pieces(expr: Expr, name: str) -> int | None:
             steps = [step_in_pieces(atom, name) for atom in mono]
             if None in steps or any(steps) and len(mono) > 1:
                 return None
-            step += coeff * sum(s for s in steps if s is not None)
+            step += coeff * sum(step for step in steps if step is not None)
         return step
     if expr.op in ("mod", "floordiv") and name not in expr.args[1].symbol_names():
         step_of_whole = step_in_pieces(expr.args[0], name)
@@ -131,7 +131,7 @@ def piece_text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], s
             else:
                 fixed = fixed + _product(coeff, mono)
         return " + ".join([*parts, *([f"tc::fixed({index_text(fixed)})"] if fixed is not ZERO else [])])
-    args = [piece_text(a, name, start, index_text) for a in expr.args]
+    args = [piece_text(arg, name, start, index_text) for arg in expr.args]
     if expr.op in ("mod", "floordiv"):
         return f"tc::{'rest' if expr.op == 'mod' else 'quotient'}({args[0]}, {index_text(expr.args[1])})"
     text = args[0]
@@ -204,9 +204,9 @@ class _Marker(Rewriter):
             and not value.args[0].args
             and value.args[1].is_const
         ):
-            e = value.args[0].attr - int(value.args[1].attr)
-            if self.vector in e.symbol_names() and in_long_pieces(e, self.vector, self.lanes, self.hints):
+            expr = value.args[0].attr - int(value.args[1].attr)
+            if self.vector in expr.symbol_names() and in_long_pieces(expr, self.vector, self.lanes, self.hints):
                 return make(
-                    "turn", torch.bool, (), (e if value.op in ("lt", "ge") else e - 1, value.op in ("ge", "gt"))
+                    "turn", torch.bool, (), (expr if value.op in ("lt", "ge") else expr - 1, value.op in ("ge", "gt"))
                 )
         return super()._rebuild(value)

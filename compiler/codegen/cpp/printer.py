@@ -194,18 +194,18 @@ class _Printer:
         """Scratch of one thread: on the stack where it is small and its size is known."""
         out, used = [], 0
         per = self.layout.block if self.layout.mode == "outer" and self.layout.block else 1
-        for b in self.k.locals:
-            t = self._storage(b)
+        for buffer in self.k.locals:
+            t = self._storage(buffer)
             n = integer(per)
-            for size in b.shape:
+            for size in buffer.shape:
                 n = n * as_expr(size)
-            n_bytes = n * storage_size(ctype(b.dtype))
+            n_bytes = n * storage_size(ctype(buffer.dtype))
             if n_bytes.is_const and used + n_bytes.value <= STACK_BYTES:
                 used += n_bytes.value
-                out.append(f"    {t} {b.name}[{max(1, n.value)}] __attribute__((aligned(64)));")
+                out.append(f"    {t} {buffer.name}[{max(1, n.value)}] __attribute__((aligned(64)));")
             else:
-                out.append(f"    {t} *{b.name} = ({t} *)__builtin_malloc({self._c(n_bytes)} + 64);")
-                self.heap.append(b.name)
+                out.append(f"    {t} *{buffer.name} = ({t} *)__builtin_malloc({self._c(n_bytes)} + 64);")
+                self.heap.append(buffer.name)
         return out
 
     def _function(self, symbol_name: str, body: list[str]) -> str:
@@ -279,12 +279,12 @@ class _Printer:
         return [*head, *(f"    {line}" for line in body), *([f"        {step}"] if step else []), "    }"]
 
     # ---- one stage
-    def _locate(self, buffer: Buffer, e: Expr) -> Location:
+    def _locate(self, buffer: Buffer, expr: Expr) -> Location:
         if buffer.scope == "local" and self.layout.mode == "outer":
             v = self.layout.vector.symbol
             at = symbol(v.name) - symbol(v.name + "_begin")
-            e = e * (self.layout.block or 1) + at
-        return Location(buffer.name, e, None)
+            expr = expr * (self.layout.block or 1) + at
+        return Location(buffer.name, expr, None)
 
     def _acc_operand(self, name: str) -> tuple[str, int]:
         acc, kind = self.accs[name]
@@ -313,8 +313,8 @@ class _Printer:
         """Lines of one stage, indented for a function's items loop by the caller (4 blanks)."""
         lay = self.layout
         axis_level = {item.symbol.name: LEVEL_ITEM for item in lay.items}
-        for i, a in enumerate(loops.scalar):
-            axis_level[a.symbol.name] = LEVEL_LOOP + i
+        for i, axis in enumerate(loops.scalar):
+            axis_level[axis.symbol.name] = LEVEL_LOOP + i
         if lay.mode == "outer":
             axis_level["block"] = LEVEL_ITEM
             axis_level[""] = LEVEL_VECTOR
@@ -589,7 +589,7 @@ class _Printer:
         t = lay.tile.symbol.name
         self.s.need("access"), self.s.need("each")
         names = [values.sources[x.id] for x in lay.tiled]
-        params = "".join(f", auto {n}" for n in names)
+        params = "".join(f", auto {name}" for name in names)
         lines = [
             f"auto pass = [&](i64 {t}, i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{",
             *(f"    {x}" for x in body),
@@ -610,7 +610,7 @@ class _Printer:
                 ),
                 f"        tc::transpose({name}_tile);",
             ]
-        given = "".join(f", [&](auto) {{ return {n}_tile[j]; }}" for n in names)
+        given = "".join(f", [&](auto) {{ return {name}_tile[j]; }}" for name in names)
         lines += [
             f"        UNROLL for (int j = 0; j < L; j++) pass({t}_begin + j, at, tc::All{{}}{given});",
             "    }",
@@ -618,7 +618,7 @@ class _Printer:
             f"    for (i64 {v} = at; {v} < {v}_end; {v} += L) {{",
             f"        const tc::First left{{{v}_end - {v} < L ? {v}_end - {v} : L}};",
         ]
-        single = "".join(f", [&](auto lanes) {{ return {values.source_texts[n]}; }}" for n in names)
+        single = "".join(f", [&](auto lanes) {{ return {values.source_texts[name]}; }}" for name in names)
         return ["{", *(f"    {x}" for x in (*lines, f"        pass({t}, {v}, left{single});", "    }")), "}"]
 
     def _wide_loop(self, fn: str, v: str, lo: str, hi: str, body: list[str]) -> list[str]:
@@ -640,7 +640,7 @@ class _Printer:
         """See layout.py. Accumulators of a chunk go to scratch; later phases begin by combining them, always in the
         same order.
         """
-        lay, k = self.layout, self.k
+        lay, kernel = self.layout, self.k
         from .layout import MAX_CHUNKS
 
         offset = 0
@@ -648,20 +648,20 @@ class _Printer:
         phases = []
         local_bytes: Any = 0
         self.shared_locals = {}
-        for b in k.locals:  # locals live across phases: in scratch, shared by all threads
-            n = as_expr(storage_size(ctype(b.dtype)))
-            for d in b.shape:
+        for buffer in kernel.locals:  # locals live across phases: in scratch, shared by all threads
+            n = as_expr(storage_size(ctype(buffer.dtype)))
+            for d in buffer.shape:
                 n = n * as_expr(d)
-            self.shared_locals[b.name] = local_bytes
+            self.shared_locals[buffer.name] = local_bytes
             local_bytes = as_expr(local_bytes) + ceildiv(n, 64) * 64
-        for i, stage in enumerate(k.stages):
+        for i, stage in enumerate(kernel.stages):
             loops = lay.stages[i]
-            name = self.name if len(k.stages) == 1 else f"{self.name}_phase{i}"
+            name = self.name if len(kernel.stages) == 1 else f"{self.name}_phase{i}"
             self.top, self.scope.names, self.scope.levels = [], {}, {}
             self.local_lines = [
                 f"    {self._storage(b)} *{b.name} = ({self._storage(b)} *)(scratch +"
                 f" {self._c(self.shared_locals[b.name])});"
-                for b in k.locals
+                for b in kernel.locals
             ]
             combine = [line for acc, at, pos, n in partials for line in self._combine(acc, local_bytes, at, pos, n)]
             self.top += combine

@@ -304,14 +304,14 @@ class ProductPrinter:
         """(address of a load where the axes `zero` and k are 0, its step along k)."""
         buffer, e = value.attr
         step = e.coeff(self.p.k.symbol.name)
-        base = e.subs({a.symbol.name: ZERO for a in (*zero, self.p.k)})
+        base = e.subs({axis.symbol.name: ZERO for axis in (*zero, self.p.k)})
         return f"{buffer.name} + ({self._c(base)})", self._c(step)
 
     def _pack_panel(self, to: str, ind: str) -> list[str]:
         """Statements that pack the rows of one `panel` of one `batch`."""
-        p = self.p
-        address, step = self._at(p.a, ())
-        unit = len(p.rows) == 1 and p.a.attr[1].coeff(p.rows[0].symbol.name) is ONE
+        product = self.p
+        address, step = self._at(product.a, ())
+        unit = len(product.rows) == 1 and product.a.attr[1].coeff(product.rows[0].symbol.name) is ONE
         return [
             f"{ind}const i64 top = panel * MR;",
             f"{ind}const int used = rows - top < MR ? (int)(rows - top) : MR;",
@@ -320,7 +320,7 @@ class ProductPrinter:
                     "const float *row_at[MR];",
                     "for (int i = 0; i < used; i++) {",
                     "    const i64 row = top + i;",
-                    *self._decode("row", p.rows, "    "),
+                    *self._decode("row", product.rows, "    "),
                     f"    row_at[i] = {address};",
                     "}",
                     (
@@ -369,23 +369,25 @@ class ProductPrinter:
         return [*self._head(f"{self.name}_pack"), *lines]
 
     def _multiply(self) -> list[str]:
-        p = self.p
-        address, step = self._at(p.b, (p.columns,))
-        stride = p.b.attr[1].coeff(p.columns.symbol.name)
-        levels = {a.symbol.name: LEVEL_ITEM for a in p.batch} | {row.symbol.name: LEVEL_LOOP for row in p.rows}
-        levels[p.columns.symbol.name] = LEVEL_VECTOR
-        v = p.columns.symbol.name
+        product = self.p
+        address, step = self._at(product.b, (product.columns,))
+        stride = product.b.attr[1].coeff(product.columns.symbol.name)
+        levels = {axis.symbol.name: LEVEL_ITEM for axis in product.batch} | {
+            row.symbol.name: LEVEL_LOOP for row in product.rows
+        }
+        levels[product.columns.symbol.name] = LEVEL_VECTOR
+        v = product.columns.symbol.name
         values = StageValues(
             self.scope, levels, v, lambda b, e: Location(b.name, e, None), lambda name: ("product", LEVEL_VECTOR)
         )
         known = indirect_values()
         roots: list[Value] = []
-        for st in p.stores:
+        for st in product.stores:
             roots += [known[name] for name in sorted(st.index.symbol_names()) if name in known]
             roots.append(stored(st.value))
         values.emit(roots)
         body = list(values.lines.get(LEVEL_VECTOR, []))
-        for st in p.stores:
+        for st in product.stores:
             body += [text for _, text in values.store(st, True)]
         block = "block" if self.one else "batch * blocks + block"
         panel = "panel % block_panels" if self.block_first else "panel" if self.one else "batch * panels + panel"
@@ -415,7 +417,7 @@ class ProductPrinter:
             "    i64 held = -1;                       // whose columns `right` holds",
             "    for (i64 item = begin; item < end; ++item) {",
             *self._place(),
-            *self._decode("batch", p.batch, "        "),
+            *self._decode("batch", product.batch, "        "),
             *(
                 [
                     f"        const bool few = rows <= (depth < DEEP ? {FEW_ROWS} : MR);         // they are read as"
@@ -483,7 +485,9 @@ class ProductPrinter:
     def _finish_rows(self, values: StageValues, body: list[str]) -> list[str]:
         """What becomes of a tile: each row of it through the operators that follow the product."""
         p = self.p
-        needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
+        needs_row = any(
+            axis.symbol.name in text for axis in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, []))
+        )
         row = [
             "                const i64 row = panel * MR + i;",
             *self._decode("row", p.rows, "                "),

@@ -1,8 +1,8 @@
 """Positions along the vectors that are neither neighbours nor anywhere.
 
 Every second element: two vectors, shuffled. And positions that mostly follow each other, in pieces that are too short
-for pieces.py: where an index goes up by at most one from lane to lane, its first and last lane tell at run time whether
-a whole vector lies in memory in one piece; where it goes down by at most one, whether it does backwards.
+for pieces.py. Where an index goes up by at most one from lane to lane, its first and last lane tell at run time whether
+a whole vector lies in memory in one piece. Where it goes down by at most one, they tell whether it does so backwards.
 """
 
 from __future__ import annotations

@@ -67,24 +67,24 @@ class _Shortener(Rewriter):
             reach += abs(coeff) * max(1, *sizes, 1)
         return reach < _MOST
 
-    def _rebuild(self, v: Value) -> Value:
-        v = super()._rebuild(v)
+    def _rebuild(self, value: Value) -> Value:
+        value = super()._rebuild(value)
         if (
-            v.op == "cast"
-            and v.dtype.is_floating_point
-            and v.args[0].op == "index"
-            and v.args[0].dtype == torch.int64
-            and self._is_small(v.args[0].attr)
+            value.op == "cast"
+            and value.dtype.is_floating_point
+            and value.args[0].op == "index"
+            and value.args[0].dtype == torch.int64
+            and self._is_small(value.args[0].attr)
         ):
-            return make("cast", v.dtype, (cast(v.args[0], torch.int32),), v.attr)
-        if v.op not in COMPARISONS or v.args[0].dtype != torch.int64:
-            return v
-        a, b = map(known_position, v.args)
+            return make("cast", value.dtype, (cast(value.args[0], torch.int32),), value.attr)
+        if value.op not in COMPARISONS or value.args[0].dtype != torch.int64:
+            return value
+        a, b = map(known_position, value.args)
         if a is None or b is None:
-            return self._beside_numbers(v)
+            return self._beside_numbers(value)
         if not (a - b).is_affine or not (a - b).symbol_names():
-            return v
-        return make(v.op, torch.bool, (index(a - b, torch.int32), const(0, torch.int32)))
+            return value
+        return make(value.op, torch.bool, (index(a - b, torch.int32), const(0, torch.int32)))
 
     def _beside_numbers(self, value: Value) -> Value:
         """A small position compared with a number of int64 that is the same for all of its lanes."""

@@ -67,24 +67,24 @@ class Scope(FreshNames):
         return text
 
 
-def _fits(v: Value, storage: str) -> bool:
+def _fits(value: Value, storage: str) -> bool:
     """Whether a float32 has no more digits than a low precision type, whose values it was made of by operators that
     round nothing.
     """
-    stack = [v]
+    stack = [value]
     while stack:
-        v = stack.pop()
-        if v.op == "cast" and ctype(v.args[0].dtype).storage == storage:
+        value = stack.pop()
+        if value.op == "cast" and ctype(value.args[0].dtype).storage == storage:
             continue
         if (
-            v.is_const
-            and const(v.attr, v.dtype).attr
-            == const(v.attr, torch.bfloat16 if storage == "bf16" else torch.float16).attr
+            value.is_const
+            and const(value.attr, value.dtype).attr
+            == const(value.attr, torch.bfloat16 if storage == "bf16" else torch.float16).attr
         ):
             continue
-        if v.op not in EXACT:
+        if value.op not in EXACT:
             return False
-        stack += v.args[1:] if v.op in ("where", "masked") else v.args
+        stack += value.args[1:] if value.op in ("where", "masked") else value.args
     return True
 
 
@@ -291,7 +291,7 @@ class StageValues(GuardedValues):
         ct, (buffer, e) = ctype(value.dtype), value.attr
         where = self.locate(buffer, e)
         mask = self._guard_mask(guard, copy) if guard else None
-        s = self.s
+        support = self.s
         if not vector:
             text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, False))}]"
             text = self._widen(text, ct, False)
@@ -300,7 +300,7 @@ class StageValues(GuardedValues):
                 return f"{there} ? {text} : {literal(0, ct)}"
             return text if mask is None else f"{self._wanted(mask, copy)} ? {text} : {literal(0, ct)}"
         raw, lanes = self.storage_vector(ct), self.lanes_of(copy)
-        s.need("access")
+        support.need("access")
         step = self.step_of(where.index)
         if step is ZERO and mask is not None and mask.is_vector:
             step = None
@@ -309,7 +309,7 @@ class StageValues(GuardedValues):
             if mask is None:
                 text = f"tc::load{'' if self.copies == 1 else '_some'}<{raw}>({address}, {lanes})"
             elif mask.is_vector:
-                s.need("masked")
+                support.need("masked")
                 text = f"tc::load_if<{raw}>({address}, {mask.text}, {lanes})"
             else:
                 text = f"{mask.text} ? tc::load<{raw}>({address}, {lanes}) : {raw}{{}}"
@@ -317,12 +317,12 @@ class StageValues(GuardedValues):
             element = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
             at = self._positions(where.index, copy) if mask is None or _always_inside(where.index, buffer) else None
             if at is not None:
-                s.need("gather_at")
+                support.need("gather_at")
                 text = f"tc::gather_at<{raw}>({where.pointer}, {at}, {lanes})"
             elif mask is None:
                 text = self._gather(where, raw, element, copy)
             elif mask.is_vector:
-                s.need("masked")
+                support.need("masked")
                 text = f"tc::gather_if<{raw}>({mask.text}, {lanes}, [&](int k) {{ return {element}; }})"
                 if (step is TWO or self._in_runs(where)) and copy == 0 and self.copies == 1:
                     text = f"tc::whole(lanes, {mask.text}) ? {self._gather(where, raw, element, copy)} : {text}"
@@ -336,10 +336,10 @@ class StageValues(GuardedValues):
 
     def _gather(self, where: Location, raw: str, element: str, copy: int) -> str:
         """Lanes that don't lie side by side, or not always."""
-        s, lanes = self.s, self.lanes_of(copy)
-        s.need("each")
-        if self.step_of(where.index) is TWO and s.lanes > 1:
-            s.need("every_second", every_second_text(s.lanes))
+        support, lanes = self.s, self.lanes_of(copy)
+        support.need("each")
+        if self.step_of(where.index) is TWO and support.lanes > 1:
+            support.need("every_second", every_second_text(support.lanes))
             return (
                 f"tc::every_second<{raw}>({where.pointer} +"
                 f" ({self.scope.index_text(self.index_at(where.index, copy, False))}), {lanes})"
@@ -348,15 +348,15 @@ class StageValues(GuardedValues):
         if not directions and not self._in_whole_vectors(where):
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
         varying, fixed = split_index(where.index, self.vector)
-        if self.start is not None and in_long_pieces(varying, self.vector, s.lanes, self.hints):
+        if self.start is not None and in_long_pieces(varying, self.vector, support.lanes, self.hints):
             self._need_pieces()
             piece = self.pieces.setdefault(varying, f"piece{len(self.pieces)}")
             return (
                 f"tc::along<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(fixed, copy, False))}) +"
                 f" {piece}.at + ({self.vector} - {self.start}) * {piece}.step, {piece}.step, {lanes})"
             )
-        s.need("backwards", backwards_text(s.lanes))
-        s.need("run", RUN)
+        support.need("backwards", backwards_text(support.lanes))
+        support.need("run", RUN)
         at = self.scope.index_text(self.index_at(where.index, copy, True))
         return f"tc::run<{raw}, {directions}>({where.pointer}, [&](int k) {{ return (i64)({at}); }}, {lanes})"
 
@@ -413,16 +413,16 @@ class StageValues(GuardedValues):
             return None
         rest, parts = expr, []
         for n, x in [*vectors.items(), *([(self.vector, None)] if self.vector in expr.symbol_names() else [])]:
-            c = expr.coeff(n)
-            if c is None or c.symbol_names() & ({*vectors, self.vector}):
+            coeff = expr.coeff(n)
+            if coeff is None or coeff.symbol_names() & ({*vectors, self.vector}):
                 return None
-            rest = rest - c * symbol(n)
+            rest = rest - coeff * symbol(n)
             if x is not None:
-                factor = self.scope.index_text(self.index_at(c, copy, False))
-                parts.append(x.text if c is ONE else f"{x.text} * (i64)({factor})")
+                factor = self.scope.index_text(self.index_at(coeff, copy, False))
+                parts.append(x.text if coeff is ONE else f"{x.text} * (i64)({factor})")
             else:
                 self.s.need("lane_ids", LANE_IDS)
-                factor = self.scope.index_text(self.index_at(c, copy, False))
+                factor = self.scope.index_text(self.index_at(coeff, copy, False))
                 parts.append(
                     f"({self.vector}{f' + {copy * self.s.lanes}' if copy else ''} + tc::lane_ids()) * (i64)({factor})"
                 )
@@ -534,16 +534,16 @@ class StageValues(GuardedValues):
     # ---- stores
     def store(self, store: Store, in_vector_loop: bool) -> list[tuple[int, str]]:
         """Statements that store a value: (level, text) pairs, one per copy."""
-        buffer, e, mode = store.buffer, store.index, store.mode
+        buffer, expr, mode = store.buffer, store.index, store.mode
         ct = ctype(store.value.dtype if store.value.dtype is BITS else buffer.dtype)
         value = stored(store.value)
-        where = self.locate(buffer, e)
+        where = self.locate(buffer, expr)
         # The buffer may be an input, which stays as it is where a position does not lie in it.
         checked = self.scope.checks and has_op(store.positions, "check_index")
         condition = "if (!failed) " if checked else ""
         if not in_vector_loop:
             x = self._as_stored(self.operand(value), ct)
-            level = max([LEVEL_ITEM, *(self.axis_level.get(name, LEVEL_TOP) for name in e.symbol_names())])
+            level = max([LEVEL_ITEM, *(self.axis_level.get(name, LEVEL_TOP) for name in expr.symbol_names())])
             target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
             return [(level, condition + self._store_scalar(target, x, ct, mode))]
         out = []

@@ -114,7 +114,7 @@ class Epilogue:
         self.ranges = {"row": (0, numel(rows)), "column": (0, numel(columns))}
         self.places = {**_parts("row", rows), **_parts("column", columns)}
         self.known: dict[int, Pair] = {}
-        self.results = [self._value(s.value) for s in stores]
+        self.results = [self._value(store.value) for store in stores]
         for store, result in zip(stores, self.results):
             if store not in staged:
                 self._store(store, result)
@@ -214,14 +214,14 @@ class Epilogue:
         return None
 
     # ---- memory
-    def _place(self, buffer: Buffer, e: Expr) -> Expr:
+    def _place(self, buffer: Buffer, expr: Expr) -> Expr:
         """A flat position over `row` and `column`."""
-        if e.symbol_names() - self.places.keys():
+        if expr.symbol_names() - self.places.keys():
             raise NotPrintable(f"a place in {buffer.name}")
-        e = tidy(e.subs(self.places), self.ranges)
-        if "tc_" in e.c():
-            raise NotPrintable(f"a place at {e.c()}")
-        return e
+        expr = tidy(expr.subs(self.places), self.ranges)
+        if "tc_" in expr.c():
+            raise NotPrintable(f"a place at {expr.c()}")
+        return expr
 
     def _store(self, store: Store, x: Pair) -> None:
         """Written from registers: four threads have 32 bytes of float32 side by side."""

@@ -1,8 +1,8 @@
 """Random numbers of torch's kernels in CUDA C++ (ops/philox.py), and truth values of four neighbours.
 
-A counter gives the words of four neighbours, and of sixteen columns of a row each of the four lanes that hold them
-computes one counter's: the lane holds two neighbours in each half of the columns, so that what it needs are the bits of
-two lanes. Bytes of bool tensors go the same way.
+A counter gives the words of four neighbours. Four lanes hold sixteen columns of a row, and each computes one counter's
+words. A lane holds two neighbours in each half of the columns, so that what it needs are the bits of two lanes. Bytes
+of bool tensors go the same way.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 Blocks stay on their multiprocessor and take tile after tile. One warp has the copy engine bring pieces of both matrices
 into a ring in shared memory; two groups of four warps multiply 64 rows each. Two neighbouring blocks, a cluster, take
 tiles one below the other: each brings one half of the columns' matrix for both, which halves what the cache has to
-give. A finished tile is held rounded to 16 bits, 64 rows by columns in registers, while the next tile's products run,
-and what follows the product (epilogue.py) is computed beside them, some columns after each piece: tensor cores do not
-wait for it.
+give. A finished tile is held rounded to 16 bits, 64 rows by columns in registers, while the next tile's products run.
+What follows the product (epilogue.py) is computed beside them, some columns after each piece: tensor cores do not wait
+for it.
 
 Triton 3.6 has no form for this: its specialised warps do not compile for this generation, and it has no multicast.
 """
@@ -69,26 +69,35 @@ def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
         or kernel.checks
     ):
         return None
-    p = find_product(kernel)
-    if p is None or p.batch or p.groups is not None or len(p.k) != 1 or not all(map(is_plain_load, (p.a, p.b))):
+    product = find_product(kernel)
+    if (
+        product is None
+        or product.batch
+        or product.groups is not None
+        or len(product.k) != 1
+        or not all(map(is_plain_load, (product.a, product.b)))
+    ):
         return None
-    m, n, k = (_size(x) for x in (p.rows, p.columns, p.k))
-    if min(m, n, k) < LEAST or any(not e.is_const or int(e.value) >= 2**31 for e in spans(kernel)):
+    m, n, k = (_size(x) for x in (product.rows, product.columns, product.k))
+    if min(m, n, k) < LEAST or any(not expr.is_const or int(expr.value) >= 2**31 for expr in spans(kernel)):
         return None
-    stores = [s for st in kernel.stages[1:] for s in st.stores]
-    a, b = _walk(p.a.attr, p.rows, p.k, (m, k), p.a.dtype), _walk(p.b.attr, p.columns, p.k, (n, k), p.a.dtype)
+    stores = [store for st in kernel.stages[1:] for store in st.stores]
+    a, b = (
+        _walk(product.a.attr, product.rows, product.k, (m, k), product.a.dtype),
+        _walk(product.b.attr, product.columns, product.k, (n, k), product.a.dtype),
+    )
     if a is None or b is None or not stores:
         return None
-    stores.sort(key=lambda s: s.buffer.dtype is not p.a.dtype)
+    stores.sort(key=lambda s: s.buffer.dtype is not product.a.dtype)
     outs: list[Walk] = []
     for store in stores[:STAGED]:
-        out = _walk((store.buffer, store.index), p.rows, p.columns, (m, n), p.a.dtype)
+        out = _walk((store.buffer, store.index), product.rows, product.columns, (m, n), product.a.dtype)
         if store.mode != "set" or store.positions or out is not None and out[1]:
             return None
         if out is None:
             break
         outs.append(out[0])
-    found = Tiles(kernel, p, stores, m, n, k, a[0], b[0], outs, a[1], b[1])
+    found = Tiles(kernel, product, stores, m, n, k, a[0], b[0], outs, a[1], b[1])
     try:
         _epilogue(found, 256)
     except NotPrintable:
@@ -100,19 +109,19 @@ def product_choices(kernel: Kernel, target: GpuTarget, default: dict[str, Any]) 
     """Ways to print a product that a search tries beside the rules' (`default`): tiles of Triton's, and of these the
     size that fills the device best. Where there are enough of the largest for all processors, which the rules take,
     Triton's small ones would never win, and what follows a product takes long to compile in each."""
-    t, others = find_tiles(without_locals(kernel), target), triton_choices(default)
-    if t is None:
+    tiles, others = find_tiles(without_locals(kernel), target), triton_choices(default)
+    if tiles is None:
         return others
-    if t.m * t.n >= ROWS * 256 * target.processors:
+    if tiles.m * tiles.n >= ROWS * 256 * target.processors:
         others = []
-    return [*others, Choices("tiles", xblock=min((256, 192, 128), key=lambda x: _cost(t, x, target.processors)))]
+    return [*others, Choices("tiles", xblock=min((256, 192, 128), key=lambda x: _cost(tiles, x, target.processors)))]
 
 
-def _cost(t: Tiles, columns: int, processors: int) -> float:
+def _cost(tiles: Tiles, columns: int, processors: int) -> float:
     """How long the products take, in units of one column of a tile: wider tiles read less, and the last round of tiles
     may leave processors idle.
     """
-    rounds = -(-(-(-t.m // (ROWS * CLUSTER)) * -(-t.n // columns)) // (processors // CLUSTER))
+    rounds = -(-(-(-tiles.m // (ROWS * CLUSTER)) * -(-tiles.n // columns)) // (processors // CLUSTER))
     return rounds * (columns + 16.0)
 
 
@@ -131,18 +140,18 @@ def _walk(
 ) -> tuple[Walk, bool] | None:
     """How elements (axes, inner) lie in memory; and whether neighbours are along `axes`. None where the copy engine
     can't go that way: it wants lines that begin at multiples of 16 bytes."""
-    buffer, e = place
-    outer_step, inner_step = _step(e, axes), _step(e, inner)
-    names = {a.symbol.name for a in (*axes, *inner)}
+    buffer, expr = place
+    outer_step, inner_step = _step(expr, axes), _step(expr, inner)
+    names = {axis.symbol.name for axis in (*axes, *inner)}
     if (
         buffer.dtype is not dtype
         or buffer.repeats
         or outer_step is None
         or inner_step is None
-        or e.symbol_names() - names
+        or expr.symbol_names() - names
     ):
         return None
-    offset = e.const_term
+    offset = expr.const_term
     across = outer_step == 1
     stride = inner_step if across else outer_step
     if 1 not in (outer_step, inner_step) or stride % 8 or offset % 8:
@@ -155,30 +164,30 @@ def _step(expr: Expr, axes: tuple[Axis, ...]) -> int | None:
     """Elements from one flat position of the axes to the next; None where that differs."""
     step, inner = None, 1
     for axis in reversed(axes):
-        c = expr.coeff(axis.symbol.name)
+        coeff = expr.coeff(axis.symbol.name)
         size = as_expr(axis.size)
-        if c is None or not c.is_const or not size.is_const:
+        if coeff is None or not coeff.is_const or not size.is_const:
             return None
         if size.value > 1:
-            if step is None and c.value % inner == 0:
-                step = int(c.value) // inner
-            if step is None or c.value != step * inner:
+            if step is None and coeff.value % inner == 0:
+                step = int(coeff.value) // inner
+            if step is None or coeff.value != step * inner:
                 return None
         inner *= int(size.value)
     return step
 
 
-def _epilogue(t: Tiles, columns: int) -> Epilogue:
-    guard = "column < N" if t.n % columns or t.m % (ROWS * CLUSTER) else ""
+def _epilogue(tiles: Tiles, columns: int) -> Epilogue:
+    guard = "column < N" if tiles.n % columns or tiles.m % (ROWS * CLUSTER) else ""
     return Epilogue(
-        t.stores,
-        t.product.rows,
-        t.product.columns,
-        t.product.a.dtype,
-        t.product.acc,
+        tiles.stores,
+        tiles.product.rows,
+        tiles.product.columns,
+        tiles.product.a.dtype,
+        tiles.product.acc,
         guard,
-        t.stores[: len(t.outs)],
-        rounded_to(t.kernel),
+        tiles.stores[: len(tiles.outs)],
+        rounded_to(tiles.kernel),
     )
 
 
@@ -186,23 +195,26 @@ def _epilogue(t: Tiles, columns: int) -> Epilogue:
 def print_tiles(kernel: Kernel, target: GpuTarget, choices: Choices, name: str) -> TritonSource:
     """The kernel as text; `choices.xblock`: columns of a tile."""
     k = without_locals(kernel)
-    t = find_tiles(k, target)
-    assert t is not None
+    tiles = find_tiles(k, target)
+    assert tiles is not None
     columns = choices.xblock or 256
-    part = 64 if columns % 128 or len(t.outs) > 1 else 128  # columns that are staged at once
-    slot, staged = (ROWS + columns) * PIECE * 2, len(t.outs) * 2 * 64 * part * 2
+    part = 64 if columns % 128 or len(tiles.outs) > 1 else 128  # columns that are staged at once
+    slot, staged = (ROWS + columns) * PIECE * 2, len(tiles.outs) * 2 * 64 * part * 2
     slots = min(8, (SHARED - BARRIERS - staged) // slot)
     own = columns // CLUSTER  # columns that one block brings
     boxes = {
-        "a": (64, 64) if t.a_by_columns else (PIECE, ROWS),
-        "b": (64, 64) if t.b_by_rows else (PIECE, own),
+        "a": (64, 64) if tiles.a_by_columns else (PIECE, ROWS),
+        "b": (64, 64) if tiles.b_by_rows else (PIECE, own),
         "out": (64, 64),
     }
-    if t.b_by_rows and own % 64:  # (whole boxes only: one block brings two of three)
+    if tiles.b_by_rows and own % 64:  # (whole boxes only: one block brings two of three)
         own = -1
-    walks = [replace(w, box=boxes[which]) for which, w in (("a", t.a), ("b", t.b), *(("out", out) for out in t.outs))]
-    text = _Text(t, columns, part, slots, own, name).text()
-    buffers = [(b.name, f"*{b.dtype}") for b in (*kernel.inputs, *kernel.outputs)]
+    walks = [
+        replace(w, box=boxes[which])
+        for which, w in (("a", tiles.a), ("b", tiles.b), *(("out", out) for out in tiles.outs))
+    ]
+    text = _Text(tiles, columns, part, slots, own, name).text()
+    buffers = [(buffer.name, f"*{buffer.dtype}") for buffer in (*kernel.inputs, *kernel.outputs)]
     function = Function(name, buffers, {}, integer(target.processors // CLUSTER * CLUSTER), 12, slots)
     described = {"shape": "tiles", "xblock": columns, "yblock": ROWS, "rblock": PIECE, "stages": slots, "warps": 12}
     return TritonSource(
@@ -227,22 +239,22 @@ class _Text:
         self.a_bytes, self.b_bytes = ROWS * PIECE * 2, columns * PIECE * 2
 
     def text(self) -> str:
-        t, epilogue = self.t, self.epilogue
-        dtype = t.product.a.dtype
+        tiles, epilogue = self.t, self.epilogue
+        dtype = tiles.product.a.dtype
         arguments = ", ".join(
-            f"{'' if b in t.kernel.outputs else 'const '}{_TYPES.get(torch.uint8 if b.bits else b.dtype, 'u16')}"
-            f" *{b.name}"
-            for b in (*t.kernel.inputs, *t.kernel.outputs)
+            f"{'' if buffer in tiles.kernel.outputs else 'const '}"
+            f"{_TYPES.get(torch.uint8 if buffer.bits else buffer.dtype, 'u16')} *{buffer.name}"
+            for buffer in (*tiles.kernel.inputs, *tiles.kernel.outputs)
         )
         maps = ", ".join(
             f"const __grid_constant__ Map {name}"
-            for name in ("a_map", "b_map", *(f"out{i}_map" for i in range(len(t.outs))))
+            for name in ("a_map", "b_map", *(f"out{i}_map" for i in range(len(tiles.outs))))
         )
         body = "\n".join(f"  {line}" for line in self.body())
         return (
             hopper.PRELUDE
             + hopper.conversions(dtype)
-            + hopper.product(dtype, self.columns, PIECE, t.a_by_columns, t.b_by_rows)
+            + hopper.product(dtype, self.columns, PIECE, tiles.a_by_columns, tiles.b_by_rows)
             + hopper.functions(epilogue.functions, dtype)
             + f'\nextern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__({CLUSTER}, 1,'
             f" 1)\n{self.name}({arguments},\n    {maps})\n{{\n{body}\n}}\n"
@@ -302,19 +314,19 @@ class _Text:
         ]
 
     def bring(self) -> list[str]:
-        t, everybody = self.t, (1 << CLUSTER) - 1
+        tiles, everybody = self.t, (1 << CLUSTER) - 1
         out = [
             "barrier_wait(empty + 8 * slot, phase ^ 1);",
             f"u32 ready = full + 8 * slot, a = a_ring + slot * {self.a_bytes}, b = b_ring + slot * {self.b_bytes};",
             f"barrier_expect(ready, {self.a_bytes + self.b_bytes});",
         ]
-        if t.a_by_columns:
+        if tiles.a_by_columns:
             out += [
                 f"load_tile(a + {8192 * i}, &a_map, ready, m + {64 * i}, piece * {PIECE});" for i in range(ROWS // 64)
             ]
         else:
             out += [f"load_tile(a, &a_map, ready, piece * {PIECE}, m);"]
-        if not t.b_by_rows:
+        if not tiles.b_by_rows:
             out += [
                 f"load_tile_for_all(b + rank * {self.own * 128}, &b_map, ready, piece * {PIECE}, n + rank * {self.own},"
                 f" {everybody});"
@@ -410,12 +422,13 @@ class _Text:
         """One piece of the sum: multiplied as soon as it is there. The piece before it is done then, and its slot is
         given back to both blocks.
         """
-        t = self.t
+        tiles = self.t
         return [
             "barrier_wait(full + 8 * slot, phase);",
             (
-                f"u64 a = matrix(a_ring + slot * {self.a_bytes} + who * 8192, {8192 if t.a_by_columns else 16}, 1024), "
-                f"b = matrix(b_ring + slot * {self.b_bytes}, {8192 if t.b_by_rows else 16}, 1024);"
+                f"u64 a = matrix(a_ring + slot * {self.a_bytes} + who * 8192,"
+                f" {8192 if tiles.a_by_columns else 16}, 1024),"
+                f" b = matrix(b_ring + slot * {self.b_bytes}, {8192 if tiles.b_by_rows else 16}, 1024);"
             ),
             'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
             "multiply(sum, a, b, piece);",

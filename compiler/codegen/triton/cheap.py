@@ -96,18 +96,18 @@ def needs_precision(kernel: Kernel) -> set[int]:
                 todo.append((store.value, not t.is_float))
             todo += [(known[name], True) for name in store.index.symbol_names() if name in known]
         todo += [(acc.value, True) for acc in st.accs if acc.is_position]
-        for v in walk([acc.value for acc in st.accs] + [s.value for s in st.stores]):
-            if v.op in _DISCRETE or v.is_load or (v.op == "cast" and not v.dtype.is_floating_point):
-                todo += [(arg, True) for arg in v.args]
+        for value in walk([acc.value for acc in st.accs] + [store.value for store in st.stores]):
+            if value.op in _DISCRETE or value.is_load or (value.op == "cast" and not value.dtype.is_floating_point):
+                todo += [(arg, True) for arg in value.args]
     seen: set[tuple[int, bool]] = set()
     while todo:
-        v, strict = todo.pop()
-        if (v.id, strict) in seen or (v.id, True) in seen or _rounds(v) and not strict:
+        value, strict = todo.pop()
+        if (value.id, strict) in seen or (value.id, True) in seen or _rounds(value) and not strict:
             continue
-        seen.add((v.id, strict))
-        if v.op == "acc" and v.attr in sums:
-            todo.append((sums[v.attr], strict))
-        todo += [(arg, strict) for arg in v.args]
+        seen.add((value.id, strict))
+        if value.op == "acc" and value.attr in sums:
+            todo.append((sums[value.attr], strict))
+        todo += [(arg, strict) for arg in value.args]
     return {i for i, _ in seen}
 
 
@@ -117,7 +117,12 @@ def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
     asked for more digits than their sum is rounded to.
     """
     found: dict[int | str, torch.dtype | None] = {}  # by a value's id or an accumulator's name
-    stored = {_uncast(s.value).id for st in kernel.stages for s in st.stores if _coarse(s.buffer.dtype) is not None}
+    stored = {
+        _uncast(store.value).id
+        for st in kernel.stages
+        for store in st.stores
+        if _coarse(store.buffer.dtype) is not None
+    }
 
     def use(what: int | str, dtype: torch.dtype | None) -> None:
         if found.setdefault(what, dtype) is not None and dtype is not torch.bfloat16:
@@ -128,7 +133,7 @@ def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
             use(store.value.id, _coarse(store.buffer.dtype))
         for acc in st.accs:
             use(acc.value.id, found.get(acc.name) if acc.op == "sum" and _uncast(acc.value).id in stored else None)
-        for v in reversed(walk([a.value for a in st.accs] + [s.value for s in st.stores])):  # users first
+        for v in reversed(walk([a.value for a in st.accs] + [store.value for store in st.stores])):  # users first
             t = found.get(v.id)
             if v.op == "acc":
                 use(v.attr, t)

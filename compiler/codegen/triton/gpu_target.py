@@ -16,8 +16,8 @@ __all__ = ["target_of"]
 
 @functools.cache
 def _device(index: int) -> GpuTarget:
-    p = torch.cuda.get_device_properties(index)
-    return GpuTarget("cuda", 10 * p.major + p.minor, 32, p.multi_processor_count)
+    properties = torch.cuda.get_device_properties(index)
+    return GpuTarget("cuda", 10 * properties.major + properties.minor, 32, properties.multi_processor_count)
 
 
 def target_of(index: int, opts: Any) -> GpuTarget:

@@ -34,10 +34,10 @@ class Groups:
 
 def flat(axes: tuple[Axis, ...]) -> Expr:
     """The flat index over axes."""
-    e: Expr = integer(0)
+    expr: Expr = integer(0)
     for axis in axes:
-        e = e * as_expr(axis.size) + axis.symbol
-    return e
+        expr = expr * as_expr(axis.size) + axis.symbol
+    return expr
 
 
 def most_tiles(ends: Ends, expr: Expr, block: int) -> Expr:
@@ -54,39 +54,40 @@ def _ends(printer: Printer, ends: Ends, lane: str, mask: str, n: str) -> str:
 
 
 def print_tile(
-    printer: Printer, g: Groups, axes: tuple[Axis, ...], tile: str, position: str, masks: dict[str, str]
+    printer: Printer, groups: Groups, axes: tuple[Axis, ...], tile: str, position: str, masks: dict[str, str]
 ) -> list[str]:
     """What Printer._dim prints, of tile number `tile`, and its group."""
-    d, B, count = g.dim, f"{g.dim.upper()}BLOCK", g.ends.count
+    dim, B, count = groups.dim, f"{groups.dim.upper()}BLOCK", groups.ends.count
     lanes = 1 << count.bit_length()  # (one more than groups, at least)
-    masks[d] = f"{d}mask"
+    masks[dim] = f"{dim}mask"
     return [
-        f"{d}numel = {printer._t(numel(axes))}",
+        f"{dim}numel = {printer._t(numel(axes))}",
         f"lane = tl.arange(0, {lanes})",
         "before = lane - 1",
         (
             f"ends = tl.where(lane < {count},"
-            f" {_ends(printer, g.ends, 'lane', f', lane < {count}, other=0', f'{d}numel')}, {d}numel)"
+            f" {_ends(printer, groups.ends, 'lane', f', lane < {count}, other=0', f'{dim}numel')}, {dim}numel)"
         ),
-        f"begins = {_ends(printer, g.ends, 'before', f', (lane > 0) & (lane <= {count}), other=0', f'{d}numel')}",
+        "begins = "
+        + _ends(printer, groups.ends, "before", f", (lane > 0) & (lane <= {count}), other=0", f"{dim}numel"),
         f"tiles = tl.where(lane <= {count}, tl.maximum(ends - begins, 0) + {B} - 1, 0) // {B}",
         "last = tl.cumsum(tiles, 0)",
         f"{GROUP} = tl.sum((last <= {tile}).to(tl.int32), 0)",
         f"if {GROUP} > {count}:",
         "    return",
-        f"{d}end = tl.sum(tl.where(lane == {GROUP}, ends, 0), 0)",
-        f"{d}begin = tl.sum(tl.where(lane == {GROUP}, begins + ({tile} - last + tiles) * {B}, 0), 0)",
-        f"{d}index = {d}begin + tl.arange(0, {B}){position}",
-        f"{d}mask = {d}index < {d}end",
+        f"{dim}end = tl.sum(tl.where(lane == {GROUP}, ends, 0), 0)",
+        f"{dim}begin = tl.sum(tl.where(lane == {GROUP}, begins + ({tile} - last + tiles) * {B}, 0), 0)",
+        f"{dim}index = {dim}begin + tl.arange(0, {B}){position}",
+        f"{dim}mask = {dim}index < {dim}end",
         f"rend = tl.where({GROUP} < {count}, rnumel, 0)",
-        *printer._axes(axes, d),
+        *printer._axes(axes, dim),
     ]
 
 
-def print_bounds(printer: Printer, g: Groups) -> list[str]:
+def print_bounds(printer: Printer, groups: Groups) -> list[str]:
     """Between which elements group `which` is summed."""
-    assert g.which is not None
-    which = f"({printer._t(g.which)})"
+    assert groups.which is not None
+    which = f"({printer._t(groups.which)})"
     lines = [f"{GROUP} = {which}", f"before = {GROUP} - 1"]
-    lines.append(f"rbegin = {_ends(printer, g.ends, 'before', f', {GROUP} > 0, other=0', 'rnumel')}")
-    return [*lines, f"rend = {_ends(printer, g.ends, str(GROUP), '', 'rnumel')}"]
+    lines.append(f"rbegin = {_ends(printer, groups.ends, 'before', f', {GROUP} > 0, other=0', 'rnumel')}")
+    return [*lines, f"rend = {_ends(printer, groups.ends, str(GROUP), '', 'rnumel')}"]

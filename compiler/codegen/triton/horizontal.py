@@ -1,7 +1,7 @@
 """Several independent loops as one launch: each has a function, and the programs are divided among them.
 
-Programs that draw random numbers come between those that copy, so that each keeps another part of a processor busy;
-they take longer, so the last quarter of the launch has none.
+Programs that draw random numbers come between those that copy, so that each keeps another part of a processor busy.
+They take longer, so the last quarter of the launch has none.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ def print_horizontal(printer: Any) -> tuple[Any, str]:
     for n, (stage, size) in enumerate(zip(stages, sizes)):
         masks: dict[str, str] = {}
         lines = p._dim("x", stage.axes, lay.xblock, "pid * XBLOCK", "", masks)
-        v = p._values(stage, Names(counts=counts, origins=p.origins), masks)
-        v.inside = v.outside
-        v.emit(p._roots(stage))
+        values = p._values(stage, Names(counts=counts, origins=p.origins), masks)
+        values.inside = values.outside
+        values.emit(p._roots(stage))
         for store in stage.stores:
-            v.store(store.buffer, store.index, store.value, store.mode, frozenset("x"))
-        buffers = dict.fromkeys([x.attr[0].name for x in loads(stage.roots())] + [s.buffer.name for s in stage.stores])
+            values.store(store.buffer, store.index, store.value, store.mode, frozenset("x"))
+        buffers = dict.fromkeys(
+            [x.attr[0].name for x in loads(stage.roots())] + [store.buffer.name for store in stage.stores]
+        )
         head = f"{p.name}_{n}(%s, {', '.join(buffers)}, XBLOCK%s)"
         functions += "\n".join(
             [
                 "@triton.jit",
                 f"def {head % ('pid', ': tl.constexpr')}:",
-                *(f"    {line}" for line in [*lines, *v.outside]),
+                *(f"    {line}" for line in [*lines, *values.outside]),
                 "",
                 "",
                 "",

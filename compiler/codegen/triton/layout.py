@@ -127,9 +127,9 @@ def spans(kernel: Kernel) -> list[Expr]:
     loops.
     """
     out = [numel(kernel.outer)] + [numel(stage.axes) for stage in kernel.stages]
-    for b in (*kernel.inputs, *kernel.outputs):
-        out.append(8 * b.dtype.itemsize * b.reach if b.bits else b.reach)
-    return [e for e in dict.fromkeys(out) if not (e.is_const and e.value < INT32 // 2)]
+    for buffer in (*kernel.inputs, *kernel.outputs):
+        out.append(8 * buffer.dtype.itemsize * buffer.reach if buffer.bits else buffer.reach)
+    return [expr for expr in dict.fromkeys(out) if not (expr.is_const and expr.value < INT32 // 2)]
 
 
 def is_wide(kernel: Kernel) -> bool:
@@ -237,9 +237,9 @@ def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | No
         return None
     x = next(iter(fast.values()))
     weight: dict[int, int] = {}
-    for e, size in _accesses(kernel):
-        a = _fast_axis(e, kernel.outer)
-        if a is not None and a is not x and e.coeff(x.symbol.name) is not ZERO:
+    for expr, size in _accesses(kernel):
+        a = _fast_axis(expr, kernel.outer)
+        if a is not None and a is not x and expr.coeff(x.symbol.name) is not ZERO:
             weight[id(a)] = weight.get(id(a), 0) + size
     if not weight:
         return None
@@ -259,7 +259,9 @@ def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, .
         return None
     place = {axis.symbol.name: k for k, axis in enumerate(kernel.outer)}
     last = len(kernel.outer) - 1
-    along = [max((place[name] for name in e.symbol_names() if name in place), default=-1) for e, _ in _accesses(kernel)]
+    along = [
+        max((place[name] for name in expr.symbol_names() if name in place), default=-1) for expr, _ in _accesses(kernel)
+    ]
     rows = max((k for k in along if 0 <= k < last), default=None)
     if rows is None:
         return None
@@ -422,7 +424,7 @@ def draws(kernel: Kernel) -> bool:
 
 def _reads_bits(kernel: Kernel) -> bool:
     """Whether a byte holds the truth values of eight neighbours: those that a thread has side by side."""
-    return any(b.bits for b in kernel.inputs)
+    return any(buffer.bits for buffer in kernel.inputs)
 
 
 def _stores_rows(kernel: Kernel) -> bool:
@@ -447,7 +449,7 @@ def _shared_rows(kernel: Kernel) -> int:
     if _stores_rows(kernel):
         return 0
     outer = {axis.symbol.name for axis in kernel.outer}
-    return sum(not v.symbols & outer for v in _row_loads(kernel).values())
+    return sum(not value.symbols & outer for value in _row_loads(kernel).values())
 
 
 def _row_bytes(kernel: Kernel) -> int:
@@ -457,10 +459,10 @@ def _row_bytes(kernel: Kernel) -> int:
 
 def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:
     """Whether memory runs along the outer axes (a sum over leading dimensions)."""
-    names, kept = {a.symbol.name for a in reduced}, {axis.symbol.name for axis in kernel.outer}
+    names, kept = {axis.symbol.name for axis in reduced}, {axis.symbol.name for axis in kernel.outer}
     score = 0
-    accesses = [(e, size) for e, size in _accesses(kernel) if e.symbol_names() & names]
-    whole = [(e, size) for e, size in accesses if e.symbol_names() & kept]
+    accesses = [(expr, size) for expr, size in _accesses(kernel) if expr.symbol_names() & names]
+    whole = [(expr, size) for expr, size in accesses if expr.symbol_names() & kept]
     for e, size in whole or accesses:  # (a number for each row is little beside the rows)
         score += size * ((_fast_axis(e, reduced) is not None) - (_fast_axis(e, kernel.outer) is not None))
     return score < 0

@@ -211,9 +211,9 @@ class Printer:
         self.asserts = False
         self.tiles: dict[str, Tile] = {}  # where the lanes of each dimension of tiles lie
         self.sizes = {
-            a.symbol.name: int(as_expr(a.size).value)
-            for a in (*kernel.outer, *self.reduced)
-            if as_expr(a.size).is_const
+            axis.symbol.name: int(as_expr(axis.size).value)
+            for axis in (*kernel.outer, *self.reduced)
+            if as_expr(axis.size).is_const
         }
 
     def need(self, name: str) -> None:
@@ -230,7 +230,7 @@ class Printer:
             "from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else ""
         )
         file = f"{header_of(self.k, self.name)}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"
-        limits = [] if self.lay.wide else [e for e in spans(self.k) if not e.is_const]
+        limits = [] if self.lay.wide else [expr for expr in spans(self.k) if not expr.is_const]
         return TritonSource(
             self.name,
             file,
@@ -251,11 +251,11 @@ class Printer:
         if not numbers:
             return functions, ()
         out = []
-        for (f, _), text in zip(functions, texts):
-            old = f.head
-            arrays = sum(t.startswith("*") for _, t in f.arguments)
-            f.arguments[arrays:arrays] = [(f"{NUMBER}{i}", "i32") for i in range(len(numbers))]
-            out.append((f, text.replace(old, f.head, 1)))
+        for (function, _), text in zip(functions, texts):
+            old = function.head
+            arrays = sum(t.startswith("*") for _, t in function.arguments)
+            function.arguments[arrays:arrays] = [(f"{NUMBER}{i}", "i32") for i in range(len(numbers))]
+            out.append((function, text.replace(old, function.head, 1)))
         return out, numbers
 
     def _of_older_machines(self) -> dict[str, str]:
@@ -282,7 +282,7 @@ class Printer:
         self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: Sequence[Scratch] = ()
     ) -> tuple[Function, str]:
         size = "i64" if self.lay.wide else "i32"
-        arguments = [(b.name, "*" + ttype(b.dtype).pointer) for b in (*self.k.inputs, *self.k.outputs)]
+        arguments = [(buffer.name, "*" + ttype(buffer.dtype).pointer) for buffer in (*self.k.inputs, *self.k.outputs)]
         arguments += [(s.name, "*" + ttype(s.dtype).pointer) for s in scratch]
         arguments += [(str(e), size) for e in self.sizes_taken]
         arguments += [(p, ttype(d).pointer if not ttype(d).low_precision else "fp32") for p, d in self.k.params]
@@ -346,7 +346,7 @@ class Printer:
         return f"{text}.to(tl.int64)" if self.lay.wide else text
 
     def _axis_dims(self, stage: Stage) -> dict[str, str]:
-        out = {a.symbol.name: "x" for a in self.lay.x} | {a.symbol.name: "y" for a in self.lay.y}
+        out = {axis.symbol.name: "x" for axis in self.lay.x} | {axis.symbol.name: "y" for axis in self.lay.y}
         return out | {axis.symbol.name: "r" for axis in stage.axes if self.lay.kind != "horizontal"}
 
     # ---- pointwise, tiled, persistent and looped kernels
@@ -451,30 +451,30 @@ class Printer:
 
     def _straight(self, stage: Stage, names: Names, masks: dict[str, str]) -> list[str]:
         """A stage without a loop: the statements of its tile."""
-        v = self._values(stage, names, masks)
-        v.inside = v.outside
-        v.emit(self._roots(stage))
-        tile = frozenset(v.axis_dims.values()) | ({"x"} if self.reduces else NONE)
+        values = self._values(stage, names, masks)
+        values.inside = values.outside
+        values.emit(self._roots(stage))
+        tile = frozenset(values.axis_dims.values()) | ({"x"} if self.reduces else NONE)
         if not stage.axes:
             tile -= {"r"}
         if stage.axes:
-            self._fold_tiles(stage.accs, v, masks, v.outside)
-        for a in () if stage.axes else stage.accs:  # reductions over one element
-            x = v.operand(a.value)
-            text = "tl.full([], 0, tl.int64)" if a.is_position else prims.conversion(x, ttype(a.dtype))
-            v.outside.append(f"{a.name} = {text}")
-            self.accs[a.name] = Operand(a.name, ttype(a.dtype), x.dims)
+            self._fold_tiles(stage.accs, values, masks, values.outside)
+        for acc in () if stage.axes else stage.accs:  # reductions over one element
+            x = values.operand(acc.value)
+            text = "tl.full([], 0, tl.int64)" if acc.is_position else prims.conversion(x, ttype(acc.dtype))
+            values.outside.append(f"{acc.name} = {text}")
+            self.accs[acc.name] = Operand(acc.name, ttype(acc.dtype), x.dims)
         for store in stage.stores:
-            v.store(store.buffer, store.index, store.value, store.mode, tile)
-        return v.outside
+            values.store(store.buffer, store.index, store.value, store.mode, tile)
+        return values.outside
 
-    def _fold_tiles(self, accs: Sequence[Acc], v: Values, masks: dict[str, str], out: list[str]) -> None:
+    def _fold_tiles(self, accs: Sequence[Acc], values: Values, masks: dict[str, str], out: list[str]) -> None:
         """The accumulators of a stage whose tiles are whole rows. Sums are folded together: the warps of a row meet
         once for all of them.
         """
-        found = [(acc, v.operand(acc.value)) for acc in accs]
-        tiles = {a.name: self._tile(x, reduce_identity(a.op, x.t), masks, frozenset("xr")) for a, x in found}
-        sums = [a for a, x in found if a.op == "sum" and x.t.held == ttype(a.dtype).held == "tl.float32"]
+        found = [(acc, values.operand(acc.value)) for acc in accs]
+        tiles = {acc.name: self._tile(x, reduce_identity(acc.op, x.t), masks, frozenset("xr")) for acc, x in found}
+        sums = [acc for acc, x in found if acc.op == "sum" and x.t.held == ttype(acc.dtype).held == "tl.float32"]
         together = sums[: prims.MOST_SUMS] if len(sums) > 1 else []
         for a, x in found:
             if a not in together:
@@ -517,13 +517,13 @@ class Printer:
     def _loop(self, number: int, stage: Stage, names: Names, masks: dict[str, str], start: str, end: str) -> list[str]:
         """A stage as a loop over the reduced axes."""
         head, inner = self._head(stage.axes, masks)
-        v = self._values(stage, names, inner, number)
-        v.emit(self._roots(stage))
+        values = self._values(stage, names, inner, number)
+        values.emit(self._roots(stage))
         declare: list[str] = []
         finish: list[str] = []
         full = frozenset("xr")
         for acc in stage.accs:
-            x = v.operand(acc.value)
+            x = values.operand(acc.value)
             t = ttype(acc.dtype)
             running = "_" + acc.name
             tile = self._tile(x, None, {}, full)
@@ -546,7 +546,7 @@ class Printer:
                 better = f"({better}) | ({running}_at == {2**31 - 1 if not self.lay.wide else 2**62})"
                 if "r" in inner:
                     better = f"rmask & ({better})"
-                v.inside += [
+                values.inside += [
                     f"{running}_better = {better}",
                     f"{running} = tl.where({running}_better, {tile}, {running})",
                     f"{running}_at = tl.where({running}_better, rindex, {running}_at)",
@@ -565,11 +565,11 @@ class Printer:
             )
             if "r" in inner:
                 new = f"tl.where(rmask, {new}, {running})"
-            v.inside.append(f"{running} = {new}")
+            values.inside.append(f"{running} = {new}")
             self._fold(acc, running, "", Operand(running, t, full), finish)
         tile_dims = frozenset("xr")
         for store in stage.stores:
-            v.store(store.buffer, store.index, store.value, store.mode, tile_dims)
+            values.store(store.buffer, store.index, store.value, store.mode, tile_dims)
         names.forget("r")
         pieces = (
             f"range({start}, {end}, RBLOCK)"
@@ -577,10 +577,10 @@ class Printer:
             else f"tl.range({start}, {end}, RBLOCK, num_stages={self.lay.stages})"
         )
         return [
-            *v.outside,
+            *values.outside,
             *declare,
             f"for roffset in {pieces}:",
-            *(f"    {line}" for line in [*head, *v.inside]),
+            *(f"    {line}" for line in [*head, *values.inside]),
             *finish,
         ]
 
@@ -590,16 +590,16 @@ class Printer:
         (top,) = first.accs
         (total,) = second.accs
         head, inner = self._head(first.axes, masks)
-        v = self._values(first, names, inner, number + 1)
-        v.emit(self._roots(first))
-        x = v.operand(top.value)
+        values = self._values(first, names, inner, number + 1)
+        values.emit(self._roots(first))
+        x = values.operand(top.value)
         full = frozenset("xr")
         t = ttype(total.dtype)
         self.need("_max")
         infinite = 'float("inf")'
         tile = self._tile(x, f"-{infinite}", inner, full)
         piece = names.fresh("piece")
-        v.inside += [
+        values.inside += [
             f"{piece} = {tile}",
             f"_top = tl.maximum({top.name}, tl.reduce({piece}, 1, _max)[:, None], propagate_nan=tl.PropagateNan.ALL)",
             f"_from = tl.where(_top == -{infinite}, 0.0, _top)",
@@ -607,7 +607,7 @@ class Printer:
             f"{top.name} = _top",
         ]
         for store in first.stores:
-            v.store(store.buffer, store.index, store.value, store.mode, full)
+            values.store(store.buffer, store.index, store.value, store.mode, full)
         declare = [
             f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {x.t.held})",
             f"_{total.name} = tl.full([XBLOCK, RBLOCK], 0.0, {t.held})",
@@ -618,10 +618,10 @@ class Printer:
         self.accs[top.name] = Operand(top.name, ttype(top.dtype), frozenset("x"))
         names.forget("r")
         return [
-            *v.outside,
+            *values.outside,
             *declare,
             "for roffset in range(0, rnumel, RBLOCK):",
-            *(f"    {line}" for line in [*head, *v.inside]),
+            *(f"    {line}" for line in [*head, *values.inside]),
             *finish,
         ]
 
@@ -632,14 +632,14 @@ class Printer:
         keeps a mean and the squares around it. Lanes are brought to the common mean at the end."""
         total, squares = first.accs[0], second.accs[0]
         head, inner = self._head(first.axes, masks)
-        v = self._values(first, names, inner, number + 1)
-        v.emit(self._roots(first))
+        values = self._values(first, names, inner, number + 1)
+        values.emit(self._roots(first))
         full = frozenset("xr")
-        x = self._tile(v.operand(total.value), None, {}, full)
+        x = self._tile(values.operand(total.value), None, {}, full)
         step, off = "_step * _inverse", "_step * (_x - _mean)"
         if "r" in inner:
             step, off = (f"tl.where(rmask, {t}, 0.0)" for t in (step, off))
-        v.inside += [
+        values.inside += [
             f"_x = {x}",
             "_done += 1.0",
             "_inverse = 1.0 / _done",
@@ -667,10 +667,10 @@ class Printer:
             self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
         names.forget("r")
         return [
-            *v.outside,
+            *values.outside,
             *declare,
             f"for roffset in range({start}, {end}, RBLOCK):",
-            *(f"    {line}" for line in [*head, *v.inside]),
+            *(f"    {line}" for line in [*head, *values.inside]),
             *finish,
         ]
 

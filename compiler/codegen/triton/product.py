@@ -240,22 +240,22 @@ def print_product(printer: Printer, product: Product) -> tuple[Function, str]:
     own: dict[str, dict[str, Expr]] = {}
     groups: dict[str, str] = {}
     for dim, position in (("a", "[None, :]"), ("b", "[:, None]")):
-        own[dim] = {a.symbol.name: symbol(f"{a.symbol.name}_{dim}") for a in product.k}
+        own[dim] = {axis.symbol.name: symbol(f"{axis.symbol.name}_{dim}") for axis in product.k}
         head.append(f"{dim}index = roffset + rbase{position}")
         if not whole:
             head.append(f"{dim}mask = {dim}index < {end}")
-        head += printer._axes(tuple(Axis(own[dim][a.symbol.name], a.size) for a in product.k), dim)
+        head += printer._axes(tuple(Axis(own[dim][axis.symbol.name], axis.size) for axis in product.k), dim)
     for part in range(parts):
         for value, kept, dim in ((product.a, "y", "a"), (product.b, "x", "b")):
             inner = {key: mask for key, mask in masks.items() if key == kept} | ({} if whole else {"r": f"{dim}mask"})
-            dims = {a.symbol.name: kept for a in (product.rows if kept == "y" else product.columns)} | {
+            dims = {axis.symbol.name: kept for axis in (product.rows if kept == "y" else product.columns)} | {
                 x.name: "r" for x in own[dim].values()
             }
             shape = _shape_of("YBLOCK", "RBLOCK", "y", "r") if kept == "y" else _shape_of("RBLOCK", "XBLOCK", "r", "x")
             sizes = {
-                own[dim][a.symbol.name].name: int(as_expr(a.size).value) // parts
-                for a in product.k
-                if as_expr(a.size).is_const
+                own[dim][axis.symbol.name].name: int(as_expr(axis.size).value) // parts
+                for axis in product.k
+                if as_expr(axis.size).is_const
             }
             value = _renamed(
                 value,
@@ -367,10 +367,10 @@ def _alternating(product: Product) -> int:
     k = product.k[0]
     found: set[Expr] = set()
     for value in walk([product.b]):
-        if (e := value.position) is not None:
+        if (expr := value.position) is not None:
             found |= {
                 atom.args[1]
-                for _, atoms in e.terms()
+                for _, atoms in expr.terms()
                 for atom in atoms
                 if atom.op == "mod" and atom.args[0] is k.symbol
             }

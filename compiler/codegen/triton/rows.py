@@ -16,8 +16,8 @@ __all__ = ["print_rows"]
 
 
 def print_rows(printer: Any) -> tuple[Any, str]:
-    p, lay, k = printer, printer.lay, printer.k
-    n = runs_of(k)
+    p, lay, kernel = printer, printer.lay, printer.k
+    n = runs_of(kernel)
     rows = numel(lay.x) // n
     masks: dict[str, str] = {}
     names = Names(origins=p.origins)
@@ -26,24 +26,24 @@ def print_rows(printer: Any) -> tuple[Any, str]:
     after = ["xindex = pid * ROWS", *p._axes(lay.x, "x")]
     tile = frozenset("xr")
     p._lies("x", lay.x, lay.xblock, "(pid * ROWS + xoffset)", "[:, None]")
-    for stage in k.stages:
-        v = p._values(stage, names, masks)
-        v.looped = frozenset("x")
-        v.emit(p._roots(stage))
-        p._fold_tiles(stage.accs, v, masks, v.inside)
+    for stage in kernel.stages:
+        values = p._values(stage, names, masks)
+        values.looped = frozenset("x")
+        values.emit(p._roots(stage))
+        p._fold_tiles(stage.accs, values, masks, values.inside)
         for store in stage.stores:
             if store.mode != "rows":
-                v.store(store.buffer, store.index, store.value, store.mode, tile if stage.axes else tile - {"r"})
+                values.store(store.buffer, store.index, store.value, store.mode, tile if stage.axes else tile - {"r"})
                 continue
             total = f"sum_{store.buffer.name}"
             before.append(f"{total} = tl.zeros([XBLOCK, RBLOCK], {ttype(store.buffer.dtype).held})")
-            v.inside.append(f"{total} += {p._tile(v.operand(stored(store.value)), None, {}, tile)}")
+            values.inside.append(f"{total} += {p._tile(values.operand(stored(store.value)), None, {}, tile)}")
             after.append(
-                f"tl.store({store.buffer.name} + ({v.index(store.index)}), tl.sum({total}, 0)[None, :]"
+                f"tl.store({store.buffer.name} + ({values.index(store.index)}), tl.sum({total}, 0)[None, :]"
                 + (f", {masks['r']})" if "r" in masks else ")")
             )
-        before += v.outside
-        body += v.inside
+        before += values.outside
+        body += values.inside
     head = ["xindex = pid * ROWS + xoffset + tl.arange(0, XBLOCK)[:, None]", *p._axes(lay.x, "x")]
     text = [
         *before,

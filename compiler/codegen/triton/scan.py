@@ -42,20 +42,20 @@ HELPERS = {
 def scan_loop(printer: Any, stage: Stage, names: Names, masks: dict[str, str]) -> list[str]:
     """Lines of a stage whose accumulators are running."""
     head, inner = printer._head(stage.axes, masks)
-    v = printer._values(stage, names, inner)
-    v.emit([a.value for a in stage.accs])
+    values = printer._values(stage, names, inner)
+    values.emit([a.value for a in stage.accs])
     declare: list[str] = []
     for acc in stage.accs:
-        v.inside += _piece(printer, acc, v.operand(acc.value), declare)
+        values.inside += _piece(printer, acc, values.operand(acc.value), declare)
     for store in stage.stores:
-        v.emit([*store.positions, stored(store.value)])
-        v.store(store.buffer, store.index, store.value, store.mode, frozenset("xr"))
+        values.emit([*store.positions, stored(store.value)])
+        values.store(store.buffer, store.index, store.value, store.mode, frozenset("xr"))
     names.forget("r")
     return [
-        *v.outside,
+        *values.outside,
         *declare,
         "for roffset in range(0, rnumel, RBLOCK):",
-        *(f"    {line}" for line in [*head, *v.inside]),
+        *(f"    {line}" for line in [*head, *values.inside]),
     ]
 
 

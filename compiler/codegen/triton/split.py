@@ -119,9 +119,9 @@ class _Split:
     def add(self, body: list[str], xblock: int, over_rows: bool, warps: int | None = None) -> None:
         constants = {"XBLOCK": xblock} | ({"RBLOCK": self.lay.rblock} if over_rows else {}) | {"SPLIT": self.lay.split}
         grid = ceildiv(self.rows, integer(xblock)) * (self.lay.split if over_rows else 1)
-        f, text = self.p._function(f"{self.p.name}_{len(self.out)}", body, grid, constants, list(self.p.scratch))
-        f.warps = warps or f.warps
-        self.out.append((f, text))
+        function, text = self.p._function(f"{self.p.name}_{len(self.out)}", body, grid, constants, list(self.p.scratch))
+        function.warps = warps or function.warps
+        self.out.append((function, text))
 
     def small(self, stages: list[Stage], keep: Iterable[str]) -> None:
         """A launch that computes `stages` from accumulators, and leaves the results of `keep` in memory."""
@@ -130,18 +130,18 @@ class _Split:
         body += self.known(dict.fromkeys([*keep, *(name for st in stages for name in self.reads(st))]), masks)
         for name in keep:
             a = self.parts[name][0]
-            s = self.folded[name] = self.scratch("whole", a.dtype, self.rows)
-            body.append(f"tl.store({s.name} + xindex, {self.p.accs[name].text}{self.mask(masks)})")
+            scratch = self.folded[name] = self.scratch("whole", a.dtype, self.rows)
+            body.append(f"tl.store({scratch.name} + xindex, {self.p.accs[name].text}{self.mask(masks)})")
         for st in stages:
             body += self.p._straight(st, names, masks)
         self.add(body, xblock, False, 4 if self.lay.columns else None)
 
     def over_rows(self, number: int, stage: Stage) -> None:
-        p = self.p
+        printer = self.p
         body, names, masks = self.begin(True, self.lay.xblock)
         body += self.known(self.reads(stage), masks)
         body += [
-            f"rnumel = {p._t(p.open(numel(stage.axes)))}",
+            f"rnumel = {printer._t(printer.open(numel(stage.axes)))}",
             "rbase = tl.arange(0, RBLOCK)[None, :]",
             "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK",
             "rbegin = piece * per",
@@ -150,13 +150,13 @@ class _Split:
         accs = list(stage.accs)
         if number + 1 in self.pairs:
             second = self.stages[number + 1]
-            body += p._variance(number, stage, second, names, masks, "rbegin", "rend")
+            body += printer._variance(number, stage, second, names, masks, "rbegin", "rend")
             accs += second.accs
             self.around[accs[1].name] = accs[0].name
         else:
-            body += p._loop(number, stage, names, masks, "rbegin", "rend")
+            body += printer._loop(number, stage, names, masks, "rbegin", "rend")
         for acc in accs:
-            x = p.accs[acc.name]
+            x = printer.accs[acc.name]
             lines = [(self.scratch("part", acc.dtype, self.rows * self.lay.split), x.text)]
             if acc.is_position:
                 lines.append(
@@ -202,18 +202,18 @@ class _Split:
         return f"tl.load({s.name} + ({at}){self.mask(masks, ', other=0')})"
 
     def fold(self, name: str, masks: dict[str, str]) -> list[str]:
-        a, parts = self.parts[name]
-        t = ttype(a.dtype)
-        if a.is_position:
+        acc, parts = self.parts[name]
+        t = ttype(acc.dtype)
+        if acc.is_position:
             value = ttype(parts[1].dtype)
             out = [
                 f"{name}_parts = {self.tile(parts[1], masks)}{_widen(value)}",
                 f"{name}_at = {self.tile(parts[0], masks)}",
             ]
-            self.p._fold(a, f"{name}_parts", f"{name}_at", Operand("", value), out)
+            self.p._fold(acc, f"{name}_parts", f"{name}_at", Operand("", value), out)
             return out
         out = [f"{name}_parts = {self.tile(parts[0], masks)}{_widen(t)}"]
-        self.p._fold(a, f"{name}_parts", "", Operand("", t), out)
+        self.p._fold(acc, f"{name}_parts", "", Operand("", t), out)
         return out
 
     def squares(self, name: str, masks: dict[str, str]) -> list[str]:
@@ -246,9 +246,11 @@ class _Split:
         names = [(s.name, "*" + ttype(s.dtype).pointer) for s in self.p.scratch]
         scratch, out = {name for name, _ in names}, []
         n = len(self.p.k.inputs) + len(self.p.k.outputs)
-        for f, text in self.out:
-            f.arguments = f.arguments[:n] + names + [arg for arg in f.arguments[n:] if arg[0] not in scratch]
-            out.append((f, f"@triton.jit\n{f.head}\n{text.partition(chr(10))[2].partition(chr(10))[2]}"))
+        for function, text in self.out:
+            function.arguments = (
+                function.arguments[:n] + names + [arg for arg in function.arguments[n:] if arg[0] not in scratch]
+            )
+            out.append((function, f"@triton.jit\n{function.head}\n{text.partition(chr(10))[2].partition(chr(10))[2]}"))
         return out
 
 

@@ -245,16 +245,16 @@ class Values(GuardedValues):
         """
         if not is_plain_load(value):
             return False
-        buffer, e = value.attr
+        buffer, expr = value.attr
         sizes = self.sizes if sizes is None else sizes
         if not all(type(n) is int for n in (*buffer.shape, *buffer.stride)) or not all(buffer.shape):
             return False
-        last, rest = 0, e
-        for name in e.symbol_names():
-            c = e.coeff(name)
-            if name not in sizes or c is None or not c.is_const or c.value < 0:
+        last, rest = 0, expr
+        for name in expr.symbol_names():
+            coeff = expr.coeff(name)
+            if name not in sizes or coeff is None or not coeff.is_const or coeff.value < 0:
                 return False
-            last += c.value * (sizes[name] - 1)
+            last += coeff.value * (sizes[name] - 1)
             rest = rest.subs({name: 0})
         end = sum((size - 1) * st for size, st in zip(buffer.shape, buffer.stride))
         return rest.is_const and rest.value >= 0 and last + rest.value <= end
@@ -299,10 +299,10 @@ class Values(GuardedValues):
         buffer, e = value.attr
         tile, n = next(
             (
-                (t, n)
+                (tile, n)
                 for n in (WORD, BYTE)[not self.ahead :]
-                for t in self.tiles
-                if not guard and _are_neighbours(e, t, n)
+                for tile in self.tiles
+                if not guard and _are_neighbours(e, tile, n)
             ),
             (None, BYTE),
         )
@@ -345,7 +345,7 @@ class Values(GuardedValues):
             if x.dims == have
             else f"tl.broadcast_to({x.text}, {self.shape(have)})"
         )
-        tile = next((t for t in self.tiles if _are_neighbours(expr, t, BYTE)), None)
+        tile = next((tile for tile in self.tiles if _are_neighbours(expr, tile, BYTE)), None)
         if tile is None:
             self.need("_put_bit")
             mask, _ = self.mask(have)
@@ -383,13 +383,13 @@ class Values(GuardedValues):
         return self.index(expr.subs(where) // n), " & ".join(parts)
 
     def _index(self, value: Value, guard: Guard) -> Operand:
-        e, t = value.attr, ttype(value.dtype)
-        if e.is_const:
-            return Operand(literal(e.value, t), t, is_literal=True)
-        dims = self.dims_of(e)
+        expr, t = value.attr, ttype(value.dtype)
+        if expr.is_const:
+            return Operand(literal(expr.value, t), t, is_literal=True)
+        dims = self.dims_of(expr)
         if self.index_type != "tl.int32" or t.held != "tl.int64":
-            return self._let("index", f"({self.index(e)}).to({t.held})", value, dims)
-        name = self._let("index", self.index(e), value, dims).text
+            return self._let("index", f"({self.index(expr)}).to({t.held})", value, dims)
+        name = self._let("index", self.index(expr), value, dims).text
         # (converted where it is neither compared nor becomes a float)
         return Operand(f"{name}.to(tl.int64)", t, dims, narrow=name)
 

@@ -1,6 +1,5 @@
 """One name for one block of memory. Where a buffer is only ever needed under the shape of a view of it, the view's
-shape is allocated in the first place: no view has to be made at run time, and a graph's output is a tensor of its own,
-not a view.
+shape is allocated in the first place. No view has to be made at run time, and a graph's output is a tensor of its own.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ def unify_names(steps: Sequence[Any], lowered: LoweredGraph) -> list[Any]:
         makers = made_by.get(b)
         if b.kind != "temp" or b in results or not makers:
             continue
-        wanted = [v for v in vs if v.buffer in results]
+        wanted = [view for view in vs if view.buffer in results]
         if any(isinstance(maker, Extern) for maker in makers):
             if len(makers) != 1 or makers[0].out_variant is None or not wanted:
                 continue
         elif not wanted and b not in called_with:
-            wanted = [v for v in vs if v.buffer in called_with]
+            wanted = [view for view in vs if view.buffer in called_with]
         if not wanted:
             continue
         gone.add(id(wanted[0]))
@@ -63,33 +62,33 @@ def unify_names(steps: Sequence[Any], lowered: LoweredGraph) -> list[Any]:
 
 def _renamed(steps: Sequence[Any], renamed: dict[Buffer, Buffer], before: dict[int, View], gone: set[int]) -> list[Any]:
     out: list[Any] = []
-    for s in steps:
-        if id(s) in gone:
+    for step in steps:
+        if id(step) in gone:
             continue
-        if id(s) in before:
-            out.append(before[id(s)])
-        if isinstance(s, Launch) and renamed:
-            s = replace(
-                s,
-                inputs=[renamed.get(b, b) for b in s.inputs],
-                outputs=[renamed.get(output, output) for output in s.outputs],
+        if id(step) in before:
+            out.append(before[id(step)])
+        if isinstance(step, Launch) and renamed:
+            step = replace(
+                step,
+                inputs=[renamed.get(b, b) for b in step.inputs],
+                outputs=[renamed.get(output, output) for output in step.outputs],
             )
-        elif isinstance(s, View) and s.base in renamed:
-            s = View(s.buffer, renamed[s.base], s.offset)
-        out.append(s)
+        elif isinstance(step, View) and step.base in renamed:
+            step = View(step.buffer, renamed[step.base], step.offset)
+        out.append(step)
     return out
 
 
-def _covers(v: View) -> bool:
+def _covers(view: View) -> bool:
     """Whether a view shows every element of its base once: the same dense block under another shape."""
-    a, base = v.buffer, v.base
-    n = mul_all(a.shape)
-    dense = n * a.dtype.itemsize
+    argument, base = view.buffer, view.base
+    n = mul_all(argument.shape)
+    dense = n * argument.dtype.itemsize
     return (
-        as_expr(v.offset).is_const
-        and as_expr(v.offset).value == 0
-        and a.dtype == base.dtype
+        as_expr(view.offset).is_const
+        and as_expr(view.offset).value == 0
+        and argument.dtype == base.dtype
         and n is mul_all(base.shape)
-        and nbytes(a) is dense
+        and nbytes(argument) is dense
         and nbytes(base) is dense
     )

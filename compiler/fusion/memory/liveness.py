@@ -85,17 +85,17 @@ class Liveness:
         for b in list(self.pinned):
             self.pinned.update(self.root(x) for x in self.aliases.get(b, ()))
 
-    def root(self, b: Buffer) -> Buffer:
-        while b in self.base:
-            b = self.base[b]
-        return b
+    def root(self, buffer: Buffer) -> Buffer:
+        while buffer in self.base:
+            buffer = self.base[buffer]
+        return buffer
 
     def _touch(self, buffer: Buffer, i: int) -> None:
         stack = [buffer]
         while stack:
-            r = self.root(stack.pop())
-            self.last_use[r] = i
-            stack.extend(self.aliases.get(r, ()))
+            root = self.root(stack.pop())
+            self.last_use[root] = i
+            stack.extend(self.aliases.get(root, ()))
 
     def _follow(self) -> None:
         exists = {b for b in self.lowered.inputs if isinstance(b, Buffer)}

@@ -57,7 +57,7 @@ def lower_peak(
         if not order.steps or max(order.alive) < NO_PEAK:
             break
         found = sorted(order.moves(), key=lambda m: -m.gain)[:TRIED]
-        tried = (_Order(m.apply(order.steps), order.facts) for m in found)
+        tried = (_Order(module.apply(order.steps), order.facts) for module in found)
         better = next((o for o in tried if o.is_lower(order)), None)
         if better is None:
             break
@@ -176,16 +176,16 @@ class _Order:
         return self.live.last_use[buffer] if buffer in self.live.first else len(self.steps)
 
 
-def _read(s: Any) -> list[Buffer]:
-    return list(s.inputs) if isinstance(s, Launch) else buffers_read(s)
+def _read(schedule: Any) -> list[Buffer]:
+    return list(schedule.inputs) if isinstance(schedule, Launch) else buffers_read(schedule)
 
 
-def _written(s: Any) -> list[Buffer]:
+def _written(schedule: Any) -> list[Buffer]:
     """What a step makes or may change. (A view makes a name, no memory.)"""
-    if isinstance(s, View):
+    if isinstance(schedule, View):
         return []
-    made = [output for output in s.outputs if output is not None]
-    return [*made, *buffers_read(s)] if isinstance(s, Extern) and does_more(s) else made
+    made = [output for output in schedule.outputs if output is not None]
+    return [*made, *buffers_read(schedule)] if isinstance(schedule, Extern) and does_more(schedule) else made
 
 
 def _may_move(s: Any) -> bool:

@@ -51,7 +51,7 @@ class _Planner(Liveness):
     def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int], updated: dict[Buffer, int]):
         super().__init__(steps, lowered)
         self.hints, self.updated, self.size = hints, updated, sizes(hints)
-        calls = [s for s in self.steps if isinstance(s, Extern) and communicates(s.op)]
+        calls = [step for step in self.steps if isinstance(step, Extern) and communicates(step.op)]
         self.exchanged = {b for s in calls for b in s.begins_as()}  # what collectives write in place
         # what a wait gives -> the result that it waits for, in whose memory it lies
         self.waited = {s.outputs[0]: b for s in calls if waits(s.op) for b in buffers_read(s) if b in self.exchanged}
@@ -119,32 +119,32 @@ class _Planner(Liveness):
                 left.append((i, buffer))
         return in_place, left
 
-    def _fits(self, b: Buffer, x: Any, last: int) -> bool:
+    def _fits(self, buffer: Buffer, x: Any, last: int) -> bool:
         """Whether `b` may lie in the memory of input x, if nobody reads that any more. `last`: the last step that may
         fail."""
-        k = self.made.get(b, -1)
+        k = self.made.get(buffer, -1)
         return (
             k >= 0
-            and (k > last or self.size(b) > KEEP_BYTES)
-            and not self._is_seen(b)
+            and (k > last or self.size(buffer) > KEEP_BYTES)
+            and not self._is_seen(buffer)
             and isinstance(x, Buffer)
             and x not in self.viewed
-            and x.dtype == b.dtype
-            and same_layout(x, b)
+            and x.dtype == buffer.dtype
+            and same_layout(x, buffer)
         )
 
-    def _is_seen(self, b: Buffer) -> bool:
+    def _is_seen(self, buffer: Buffer) -> bool:
         """Whether a buffer is a result, or is seen under another name."""
-        return b in self.returned or b in self.viewed
+        return buffer in self.returned or buffer in self.viewed
 
-    def _computed_in(self, x: Buffer, b: Buffer) -> list[Buffer]:
+    def _computed_in(self, x: Buffer, buffer: Buffer) -> list[Buffer]:
         """What is computed in the memory of input x, so that it holds `b` in the end: b, what a collective writes b
         over, and what a collective that reads x last makes of it. Nothing where a step reads x too late."""
-        if not self._is_read_before(x, b):
+        if not self._is_read_before(x, buffer):
             return []
-        there, step = [b], self.steps[self.made[b]]
-        begun = step.begins_as().get(b) if b in self.exchanged else None
-        if begun in self.made and self.reads[begun] == [self.made[b]] and self._is_read_before(x, begun):
+        there, step = [buffer], self.steps[self.made[buffer]]
+        begun = step.begins_as().get(buffer) if buffer in self.exchanged else None
+        if begun in self.made and self.reads[begun] == [self.made[buffer]] and self._is_read_before(x, begun):
             there.append(begun)
         last = max(self.reads.get(x, ()), default=-1)
         out = next((out for out in self.steps[last].outputs if out in self.exchanged), None) if last >= 0 else None
@@ -153,10 +153,10 @@ class _Planner(Liveness):
                 there.append(out)
         return there
 
-    def _is_read_before(self, x: Buffer, b: Buffer) -> bool:
+    def _is_read_before(self, x: Buffer, buffer: Buffer) -> bool:
         """Whether nothing reads x once b lies in its memory."""
-        k = self.made[b]
-        return all(r < k or r == k and self._reads_as_it_writes(k, x, b) for r in self.reads.get(x, ()))
+        k = self.made[buffer]
+        return all(r < k or r == k and self._reads_as_it_writes(k, x, buffer) for r in self.reads.get(x, ()))
 
     def _reads_as_it_writes(self, k: int, buffer: Buffer, b: Buffer) -> bool:
         """Whether step k, which reads x and makes b, may have both in one place."""
@@ -177,22 +177,22 @@ class _Planner(Liveness):
         taken: set[Buffer] = set()
         aliased = {self.root(x) for xs in self.aliases.values() for x in xs} | set(self.aliases)
         kept = self.pinned | self.exchanged | aliased  # whose memory is not given to others
-        for b, i in self.last_use.items():
-            dies.setdefault(i, []).append(b)
+        for buffer, i in self.last_use.items():
+            dies.setdefault(i, []).append(buffer)
         for i, step in enumerate(self.steps):
-            for b in self.allocated(step, i):
-                if b in in_place:
+            for buffer in self.allocated(step, i):
+                if buffer in in_place:
                     continue
-                room[b] = nbytes(b)
-                if b in aliased and b not in self.exchanged or b in self.pinned and not b.on_gpu:
+                room[buffer] = nbytes(buffer)
+                if buffer in aliased and buffer not in self.exchanged or buffer in self.pinned and not buffer.on_gpu:
                     continue  # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
-                old = self.overwritten(step, b, i, taken, room)
-                waited = keep or b.on_gpu and size_hint(room[b], self.hints) <= KEPT_BYTES
-                if old is None and b not in kept and waited:
-                    old = self.take(dead, room[b])
+                old = self.overwritten(step, buffer, i, taken, room)
+                waited = keep or buffer.on_gpu and size_hint(room[buffer], self.hints) <= KEPT_BYTES
+                if old is None and buffer not in kept and waited:
+                    old = self.take(dead, room[buffer])
                 if old is not None:
-                    reuse[b] = old
-                    room[b] = room[old]
+                    reuse[buffer] = old
+                    room[buffer] = room[old]
                     taken.add(old)
             if isinstance(step, Extern) and step.out_variant is None and str(step.op) in _FRESH:
                 room |= {
@@ -200,9 +200,9 @@ class _Planner(Liveness):
                     for output in step.outputs
                     if output is not None and self.is_read(output, i) and _is_dense(output)
                 }
-            for b in dies.get(i, ()):
-                if b in room and b not in kept and b not in taken:
-                    dead.setdefault(room[b], []).append(b)
+            for buffer in dies.get(i, ()):
+                if buffer in room and buffer not in kept and buffer not in taken:
+                    dead.setdefault(room[buffer], []).append(buffer)
         return reuse
 
     def is_read(self, buffer: Buffer, i: int) -> bool:
@@ -287,8 +287,8 @@ class _Planner(Liveness):
         out: list[Step] = []
         live = peak = 0
         size: dict[Buffer, int] = {}
-        for i, s in enumerate(self.steps):
-            for b in self.allocated(s, i):
+        for i, step in enumerate(self.steps):
+            for b in self.allocated(step, i):
                 if b in in_place:
                     out.append(View(b, self.lowered.inputs[in_place[b]], 0))
                     continue
@@ -296,18 +296,20 @@ class _Planner(Liveness):
                 out.append(Alloc(b, old))
                 size[b] = size.pop(old) if old is not None else self.size(b)
                 live += size[b] if old is None else 0
-            if isinstance(s, Extern) and s.out_variant is None:
-                for b in s.outputs:
+            if isinstance(step, Extern) and step.out_variant is None:
+                for b in step.outputs:
                     if b is not None and b not in self.waited:
                         size[b] = self.size(b)
                         live += size[b]
             peak = max(peak, live)
-            if isinstance(s, Extern) and (begins := s.begins_as()):
+            if isinstance(step, Extern) and (begins := step.begins_as()):
                 inputs = {key: self.lowered.inputs[value] for key, value in in_place.items()}
                 here = inputs | reuse
-                out.extend(_copied(x, b, s) for b, x in begins.items() if here.get(b) not in (x, inputs.get(x, x)))
-                s = replace(s, kwargs={name: value for name, value in s.kwargs.items() if name not in s.out_names})
-            out.append(s)
+                out.extend(_copied(x, b, step) for b, x in begins.items() if here.get(b) not in (x, inputs.get(x, x)))
+                step = replace(
+                    step, kwargs={name: value for name, value in step.kwargs.items() if name not in step.out_names}
+                )
+            out.append(step)
             for b in (*dies.get(i, ()), *handed.get(i, ())):
                 out.extend(Free(v) for v in views.get(b, ()))
             for b in dies.get(i, ()):

@@ -109,7 +109,9 @@ def whole_source(axes: Sequence[Axis], index: Expr, expr: Expr, source: Buffer) 
     """The axes of a nest in the order of its source's memory, where it reads (at e) each of the source's elements once
     and stores each in a place of its own.
     """
-    found = sorted(axes, key=lambda a: -c.value if (c := expr.coeff(a.symbol.name)) is not None and c.is_const else 0)
+    found = sorted(
+        axes, key=lambda a: -coeff.value if (coeff := expr.coeff(a.symbol.name)) is not None and coeff.is_const else 0
+    )
     count = integer(1)
     for a in reversed(found):
         if (
@@ -158,13 +160,13 @@ def split_axes(nest: LoopNest) -> LoopNest:
         new[axis.symbol.name] = sum((part.symbol * x for part, x in zip(parts, [1, *at])), integer(0))
         parts_of[axis.symbol.name] = parts
         domain += reversed(parts)
-    ranges = {a.symbol.name: (0, a.size) for a in domain}
+    ranges = {axis.symbol.name: (0, axis.size) for axis in domain}
 
     found = {index: tidy(index.subs(new), ranges) for index in indices}
-    if not all(e.is_affine for e in found.values()):
+    if not all(expr.is_affine for expr in found.values()):
         return nest
-    reduced = {p.symbol.name for a in nest.reduce_axes for p in parts_of.get(a.symbol.name, (a,))}
-    kept, rest = (tuple(a for a in domain if (a.symbol.name in reduced) is r) for r in (False, True))
+    reduced = {p.symbol.name for axis in nest.reduce_axes for p in parts_of.get(axis.symbol.name, (axis,))}
+    kept, rest = (tuple(axis for axis in domain if (axis.symbol.name in reduced) is r) for r in (False, True))
     return replace(
         nest,
         axes=kept,

@@ -76,10 +76,12 @@ class _Uses:
                     self.aliased |= read
             for b in read:
                 self.reads.setdefault(b, []).append(at)
-        for v in reversed([s for s in lowered.steps if isinstance(s, View)]):  # a view of a view comes after it
+        for view in reversed(
+            [step for step in lowered.steps if isinstance(step, View)]
+        ):  # a view of a view comes after it
             for seen in (self.results, self.aliased):
-                if v.buffer in seen:
-                    seen.add(v.base)
+                if view.buffer in seen:
+                    seen.add(view.base)
 
     def is_only_updated(self, i: int, buffer: Buffer, b: Buffer) -> bool:
         """Whether the input x may be b from b's first write on: nobody else looks at x, and b is no result."""

@@ -149,7 +149,7 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
         name = "product" if with_softmax else f"product{k}"
         elements[key] = product.element(acc(name, torch.float32))
         products.append(InnerProduct(name, Axis(INNER, product.inner), names.value(product.a), names.value(product.b)))
-    softmax, read = None, [x for p in bundle.products.values() for x in (p.a, p.b)]
+    softmax, read = None, [x for product in bundle.products.values() for x in (product.a, product.b)]
     if first.score is not None:
         names.value(first.c)  # (an operand of the kernel comes before what its score reads)
         score = _computed(finder, first, first.score, elements)
@@ -195,13 +195,15 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
     return bundle
 
 
-def _computed(finder: Finder, found: Match, v: Value, elements: dict[Value, Value]) -> Value:
+def _computed(finder: Finder, found: Match, value: Value, elements: dict[Value, Value]) -> Value:
     """A score or a factor as a tile computes it: masks as conditions, and what is cheap made instead of read."""
     for key, element in elements.items():
-        v = replaced(v, key, element)
-    v = _read_where_drawn(finder, found, finder.expanded(v, found.ranges(), finder.cheap))
-    v = cast(v, torch.float32)
-    return normal_form(v if found.score is not None else _unrounded(v))  # (scores are rounded where eager's are)
+        value = replaced(value, key, element)
+    value = _read_where_drawn(finder, found, finder.expanded(value, found.ranges(), finder.cheap))
+    value = cast(value, torch.float32)
+    return normal_form(
+        value if found.score is not None else _unrounded(value)
+    )  # (scores are rounded where eager's are)
 
 
 def _unrounded(root: Value) -> Value:
@@ -238,7 +240,7 @@ def _read_where_drawn(finder: Finder, found: Match, value: Value) -> Value:
         if [as_expr(axis.size) for axis in nest.domain] == [
             as_expr(a.size) for a in (*found.batch, *found.rows, found.keys)
         ]:
-            m = dict(zip(axes, (a.symbol for a in (*found.batch, *found.rows, found.keys))))
+            m = dict(zip(axes, (axis.symbol for axis in (*found.batch, *found.rows, found.keys))))
             same = Rewriter(on_index=lambda e, m=m: tidy(e.subs(m), ranges))(nest.value)  # type: ignore[misc]
             known |= {
                 condition.id: load(nest.buffer, tidy(nest.index.subs(m), ranges))
@@ -268,8 +270,8 @@ def _numbers_of_rows(
 
 def _memory(finder: Finder, b: Buffer) -> Buffer:
     """What a buffer is a view of."""
-    while isinstance(v := finder.made.get(b), View):
-        b = v.base
+    while isinstance(view := finder.made.get(b), View):
+        b = view.base
     return b
 
 

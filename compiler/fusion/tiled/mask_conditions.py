@@ -137,17 +137,17 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-def _converted(x: Value, dtype: torch.dtype, attr: Any = None) -> Value:
+def _converted(value: Value, dtype: torch.dtype, attr: Any = None) -> Value:
     """A cast, of the numbers that a choice is made of; without the rounding between operators, which scores in
     registers do not have.
     """
-    if x.dtype == dtype:
-        return x
-    if x.is_rounding and dtype.is_floating_point and dtype.itemsize > x.dtype.itemsize:
-        return cast(x.args[0], dtype)
-    if x.op == "where" and "const" in (x.args[1].op, x.args[2].op) and dtype.is_floating_point:
-        return _choice(x.args[0], _converted(x.args[1], dtype), _converted(x.args[2], dtype))
-    return cast(x, dtype) if attr is None else make("cast", dtype, (x,), attr)
+    if value.dtype == dtype:
+        return value
+    if value.is_rounding and dtype.is_floating_point and dtype.itemsize > value.dtype.itemsize:
+        return cast(value.args[0], dtype)
+    if value.op == "where" and "const" in (value.args[1].op, value.args[2].op) and dtype.is_floating_point:
+        return _choice(value.args[0], _converted(value.args[1], dtype), _converted(value.args[2], dtype))
+    return cast(value, dtype) if attr is None else make("cast", dtype, (value,), attr)
 
 
 def _choice(c: Value, a: Value, b: Value) -> Value:

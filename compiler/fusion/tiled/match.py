@@ -73,7 +73,7 @@ class Match:
 
     @property
     def space(self) -> tuple:
-        return tuple((a.symbol, as_expr(a.size)) for a in (*self.batch, *self.rows, self.keys))
+        return tuple((axis.symbol, as_expr(axis.size)) for axis in (*self.batch, *self.rows, self.keys))
 
     def ranges(self) -> dict[str, tuple]:
         inner = max((product.inner for product in self.products.values()), default=1)
@@ -81,4 +81,4 @@ class Match:
 
 
 def ranges_of(axes: Sequence[Axis], inner: Any, columns: Any) -> dict[str, tuple]:
-    return {a.symbol.name: (0, a.size) for a in (*axes, Axis(INNER, inner), Axis(COLUMN, columns))}
+    return {axis.symbol.name: (0, axis.size) for axis in (*axes, Axis(INNER, inner), Axis(COLUMN, columns))}

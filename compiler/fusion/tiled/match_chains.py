@@ -69,7 +69,10 @@ def _of_operand(finder: Finder, extern: Extern, side: int, nest: LoopNest) -> Ma
     p, c = extern.args[side], extern.args[1 - side]
     for row, key in ((one[0], other[0]), (other[0], one[0])):
         m = names | {row.symbol.name: ROW, key.symbol.name: KEY}
-        ranges = {a.symbol.name: (0, a.size) for a in batch} | {ROW.name: (0, row.size), KEY.name: (0, key.size)}
+        ranges = {axis.symbol.name: (0, axis.size) for axis in batch} | {
+            ROW.name: (0, row.size),
+            KEY.name: (0, key.size),
+        }
         at = (ROW, KEY) if side == 0 else (KEY, ROW)
         if finder.element(p, position(p, g, *at), ranges) is load(nest.buffer, tidy(nest.index.subs(m), ranges)):
             break
@@ -111,9 +114,9 @@ def _first_product(finder: Finder, nest: LoopNest) -> Buffer | None:
     seen: set[Buffer] = set()
     left = loads([nest.value])[::-1]
     while left:
-        v = left.pop()
-        b = v.attr[0]
-        if _is_narrow(finder, v):
+        value = left.pop()
+        b = value.attr[0]
+        if _is_narrow(finder, value):
             return b
         if b in seen:
             continue

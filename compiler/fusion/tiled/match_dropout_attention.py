@@ -28,12 +28,17 @@ def dropout_attention(
     steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int]
 ) -> list[LoweredStep]:
     """The steps with such calls on a GPU as Template steps, which write where copies of their results would lie."""
-    if not any(isinstance(s, Extern) and s.op in (ATTENTION, BACKWARD) for s in steps):
+    if not any(isinstance(step, Extern) and step.op in (ATTENTION, BACKWARD) for step in steps):
         return list(steps)
     finder = Finder(steps, needed, hints)
-    calls = [s for s in steps if _fits(s)]
+    calls = [step for step in steps if _fits(step)]
     copies: dict[Buffer, LoopNest] = {}
-    for b in [output for s in calls for output in s.outputs if output is not None and output not in finder.needed]:
+    for b in [
+        output
+        for schedule in calls
+        for output in schedule.outputs
+        if output is not None and output not in finder.needed
+    ]:
         readers = finder.readers.get(b, [])
         copy = readers[0] if len(readers) == 1 else None
         if isinstance(copy, LoopNest) and is_copy(copy) and b.dtype == copy.buffer.dtype:
@@ -111,7 +116,7 @@ def _kernel(finder: Finder, extern: Extern, copies: dict[Buffer, LoopNest]) -> t
     if backward:
         places = ((ROW, INNER), (KEY, INNER), (KEY, COLUMN))
         stages = [
-            Stage(tuple(a for a in sized if a.symbol in at), [], [store(result, name, BATCH, HEAD, *at)])
+            Stage(tuple(axis for axis in sized if axis.symbol in at), [], [store(result, name, BATCH, HEAD, *at)])
             for result, name, at in zip(results, template.results, places)
         ]
     else:

@@ -78,8 +78,8 @@ def makes_scores(s: Any) -> bool:
 
 
 def on_gpu(extern: Extern) -> bool:
-    b = next((output for output in extern.outputs if output is not None), None)
-    return b is not None and b.on_gpu
+    buffer = next((output for output in extern.outputs if output is not None), None)
+    return buffer is not None and buffer.on_gpu
 
 
 class Finder:
@@ -177,16 +177,16 @@ class Finder:
             return s
         return None
 
-    def peeled(self, v: Value, ranges: dict[str, tuple]) -> Value:
+    def peeled(self, value: Value, ranges: dict[str, tuple]) -> Value:
         """What a value is computed by, through conversions and element-wise nests."""
         for _ in range(LONGEST):
-            if v.op == "cast" and v.dtype.is_floating_point and v.args[0].dtype.is_floating_point:
-                v = v.args[0]
+            if value.op == "cast" and value.dtype.is_floating_point and value.args[0].dtype.is_floating_point:
+                value = value.args[0]
                 continue
-            nest = self.producer(v)
+            nest = self.producer(value)
             if nest is None:
-                return v
-            v = value_at(nest, v.attr[1], ranges)
+                return value
+            value = value_at(nest, value.attr[1], ranges)
         raise NoMatch
 
     def expanded(
@@ -201,7 +201,7 @@ class Finder:
         """
         made: dict[int, Value | None] = {}
 
-        def rewritten(v: Value, depth: int) -> Value:
+        def rewritten(value: Value, depth: int) -> Value:
             def on_load(buffer: Buffer, expr: Expr) -> Value | None:
                 x = load(buffer, expr)
                 if x.id not in made:
@@ -214,7 +214,7 @@ class Finder:
                     made[x.id] = new if new is not None and wanted(buffer, new) else None
                 return made[x.id]
 
-            return Rewriter(on_load=on_load, drop_rounding=True)(v)
+            return Rewriter(on_load=on_load, drop_rounding=True)(value)
 
         return rewritten(value, 0)
 
@@ -240,24 +240,24 @@ class Finder:
     def scores(self, value: Value, ranges: dict[str, tuple]) -> Value:
         return self.expanded(value, ranges, among=self.leads)
 
-    def copied(self, v: Value, ranges: dict[str, tuple]) -> Value:
+    def copied(self, value: Value, ranges: dict[str, tuple]) -> Value:
         """An operand as it lies before it was copied into another layout or converted; or the load itself."""
-        best = v
+        best = value
         for _ in range(LONGEST):
-            nest = self.producer(v)
+            nest = self.producer(value)
             if nest is None:
                 return best
-            v = value_at(nest, v.attr[1], ranges)
+            value = value_at(nest, value.attr[1], ranges)
             while (
-                v.op == "cast"
-                and v.dtype.is_floating_point
-                and v.args[0].dtype in DTYPES
-                and v.dtype.itemsize >= v.args[0].dtype.itemsize
+                value.op == "cast"
+                and value.dtype.is_floating_point
+                and value.args[0].dtype in DTYPES
+                and value.dtype.itemsize >= value.args[0].dtype.itemsize
             ):
-                v = v.args[0]
-            if not is_plain_load(v) or v.dtype not in DTYPES:
+                value = value.args[0]
+            if not is_plain_load(value) or value.dtype not in DTYPES:
                 return best
-            best = v
+            best = value
         return best
 
     def operand(self, value: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
@@ -274,21 +274,21 @@ class Finder:
                 return self.copied(found["read"], ranges), factor
         return x, factor
 
-    def row(self, v: Value, op: str, ranges: dict[str, tuple]) -> Value:
+    def row(self, value: Value, op: str, ranges: dict[str, tuple]) -> Value:
         """What is reduced over the keys to the number of a row `v`, over the axes of `ranges`."""
-        v = self.peeled(v, ranges)
-        nest = self.made.get(v.attr[0]) if v.is_load else None
+        value = self.peeled(value, ranges)
+        nest = self.made.get(value.attr[0]) if value.is_load else None
         if not isinstance(nest, LoopNest) or nest.reduce_op != op or nest.scan or len(nest.reduce_axes) != 1:
             raise NoMatch
         over = nest.reduce_axes[0]
-        used = v.attr[1].symbol_names()
+        used = value.attr[1].symbol_names()
         free = [key for key, (_, size) in ranges.items() if key not in used and as_expr(size) is as_expr(over.size)]
         if len(free) != 1 and over.symbol.name in free:
             # (of several axes of one size, the one that the rule reduces under the same name)
             free = [over.symbol.name]
         if len(free) != 1:
             raise NoMatch
-        m = {} if v.attr[1] is nest.index else positions(nest.axes, nest.index, v.attr[1], ranges)
+        m = {} if value.attr[1] is nest.index else positions(nest.axes, nest.index, value.attr[1], ranges)
         m[over.symbol.name] = symbol(free[0])
         return Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
 
@@ -306,7 +306,7 @@ class Finder:
         if any(item.op in _COSTLY for item in values):
             return False
         each = [item for item in values if len(along[item.id]) == 2]
-        if any(v.is_load for v in each):
+        if any(value.is_load for value in each):
             return len(reads) == 1 and len(values) <= WITH_LOADS
         return len(reads) <= OF_SIDES and len(values) <= INDEX_ONLY and len(each) <= WITH_LOADS
 
@@ -410,7 +410,7 @@ def _at_place(value: Value, m: dict[str, Expr], b: Buffer, element: Value, range
     return Rewriter(lambda e: tidy(e.subs(m), ranges), lambda buffer, e: element if buffer is b else None, True)(value)
 
 
-def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple]) -> dict[str, Expr] | None:
+def inverse(domain: Sequence[Axis], expr: Expr, at: Expr, ranges: dict[str, tuple]) -> dict[str, Expr] | None:
     """Each axis of a nest that reads `e`, as an expression where that is `at`; None where elements of what is read are
     left out or come twice.
     """
@@ -419,7 +419,7 @@ def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple])
     for a in domain:
         by = {
             atom.args[1]
-            for _, atoms in e.terms()
+            for _, atoms in expr.terms()
             for atom in atoms
             if atom.op in ("floordiv", "mod") and atom.args[0] is a.symbol
         }
@@ -433,22 +433,22 @@ def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple])
         axes += [high, low]
         whole[a.symbol.name] = high.symbol * k + low.symbol
     if whole:
-        e = tidy(e.subs(whole), {axis.symbol.name: (0, axis.size) for axis in axes})
-    if not e.is_affine:
+        expr = tidy(expr.subs(whole), {axis.symbol.name: (0, axis.size) for axis in axes})
+    if not expr.is_affine:
         return None
     left = {axis.symbol.name: axis for axis in axes}
     order: list[Axis] = []
-    rest, want = e, ONE
+    rest, want = expr, ONE
     while left:  # from the fastest axis of what is read
-        a = next((a for a in left.values() if e.coeff(a.symbol.name) is want), None)  # type: ignore[assignment]
-        if a is None:
+        fastest = next((axis for axis in left.values() if expr.coeff(axis.symbol.name) is want), None)
+        if fastest is None:
             return None
-        del left[a.symbol.name]
-        order.insert(0, a)
-        rest, want = rest - a.symbol * want, want * a.size
+        del left[fastest.symbol.name]
+        order.insert(0, fastest)
+        rest, want = rest - fastest.symbol * want, want * fastest.size
     if rest is not ZERO:
         return None
-    m = positions(order, e, at, ranges)
+    m = positions(order, expr, at, ranges)
     return {
         axis.symbol.name: tidy(whole[axis.symbol.name].subs(m), ranges)
         if axis.symbol.name in whole

@@ -283,13 +283,13 @@ def group_norm_backward(
         return NotImplemented
     per = c // group
     size = per * hxw
-    u, v = (
+    u, view = (
         builder.view(upcast(builder, grad), [n, group, per, hxw]),
         builder.view(upcast(builder, x), [n, group, per, hxw]),
     )
-    up = dtype_of(v)
+    up = dtype_of(view)
     m, r = (builder.unsqueeze(builder.cast(builder.view(t, [n, group]), up), 2, 3) for t in (mean, rstd))
-    xhat = builder.mul(builder.sub(v, m), r)
+    xhat = builder.mul(builder.sub(view, m), r)
     dx = dw = db = None
     if mask[0]:
         gw = u if weight is None else builder.mul(u, builder.cast(builder.view(weight, [1, group, per, 1]), up))

@@ -81,8 +81,8 @@ def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: 
 
     for node in sub.graph.nodes:
         if is_constant(node):
-            t = sub.constants[node.target]
-            new[node] = builder.full((), t.item(), t.dtype, t.device)
+            tensor = sub.constants[node.target]
+            new[node] = builder.full((), tensor.item(), tensor.dtype, tensor.device)
         elif is_call(node):
             if node.target is operator.getitem:
                 new[node] = new[node.args[0]][node.args[1]]
@@ -95,15 +95,15 @@ def _record(builder: Builder, op: Any, function: Callable, args: tuple, kwargs: 
     return got[0] if single else tuple(got)
 
 
-def _result(builder: Builder, o: Any, new: dict[Node, Any], nodes: list[Node]) -> Any:
+def _result(builder: Builder, output: Any, new: dict[Node, Any], nodes: list[Node]) -> Any:
     """A result as a node; views of what was computed or of an argument are views of their nodes."""
-    if o.kind == "const":
-        return o.value
-    if o.kind == "input":
-        return nodes[o.value]
-    if o.kind == "buffer":
-        return new[o.value]
-    base, shape, stride, offset = o.value
+    if output.kind == "const":
+        return output.value
+    if output.kind == "input":
+        return nodes[output.value]
+    if output.kind == "buffer":
+        return new[output.value]
+    base, shape, stride, offset = output.value
     if isinstance(base, int):
         x, laid_out = nodes[base], nodes[base].meta["val"]
     else:

@@ -107,18 +107,18 @@ def renorm(builder: Builder, x: Node, p: Any, dim: int, maxnorm: Any) -> Any:
 
 @decomposition(aten._cdist_forward.default)
 def cdist(builder: Builder, x: Node, y: Node, p: float, mode: int | None) -> Any:
-    meta, t = x.meta["val"], y.meta["val"]
+    meta, tensor = x.meta["val"], y.meta["val"]
     if (
         not is_float(meta.dtype)
-        or meta.dtype is not t.dtype
-        or any(isinstance(size, int) and size == 0 for size in (*meta.shape, *t.shape))
+        or meta.dtype is not tensor.dtype
+        or any(isinstance(size, int) and size == 0 for size in (*meta.shape, *tensor.shape))
     ):
         return NotImplemented
-    rows, columns = meta.shape[-2], t.shape[-2]
+    rows, columns = meta.shape[-2], tensor.shape[-2]
     few = isinstance(rows, int) and isinstance(columns, int) and rows <= 25 and columns <= 25
     if p == 2 and not (mode == 2 or mode in (None, 0) and few):
         return NotImplemented  # (eager goes by a matrix product)
-    ndim, k = len(meta.shape), len(t.shape)
+    ndim, k = len(meta.shape), len(tensor.shape)
     d = builder.unary("abs", builder.sub(builder.unsqueeze(x, ndim - 1), builder.unsqueeze(y, k - 2)))
     dims = [max(ndim, k)]
     if p == math.inf:

@@ -18,9 +18,9 @@ aten = torch.ops.aten
 def _made(builder: Builder, op: Any, value: Any, *args: Any, **kwargs: Any) -> Node:
     """A constant fill with the metadata that `op` gives."""
     meta: TensorMeta = builder.meta(op, args, kwargs)
-    n = builder.full(meta.shape, value, meta.dtype, meta.device)
-    n.meta["val"] = meta
-    return n
+    node = builder.full(meta.shape, value, meta.dtype, meta.device)
+    node.meta["val"] = meta
+    return node
 
 
 def _filler(op: Any, value: Any) -> Any:
@@ -45,9 +45,9 @@ def _unfilled(op: Any) -> Any:
     """A fill that nobody needs: `unwritten` says so to who writes it as a whole."""
 
     def f(builder: Builder, *args: Any, **kwargs: Any) -> Any:
-        n = _made(builder, op, contents_of_empty(builder.meta(op, args, kwargs).dtype), *args, **kwargs)
-        n.meta["unwritten"] = True
-        return n
+        node = _made(builder, op, contents_of_empty(builder.meta(op, args, kwargs).dtype), *args, **kwargs)
+        node.meta["unwritten"] = True
+        return node
 
     return f
 
@@ -79,20 +79,20 @@ def scalar_tensor(builder: Builder, value: Any, **kwargs: Any) -> Node:
 @decomposition(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def arange(builder: Builder, *args: Any, **kwargs: Any) -> Any:
     op = (aten.arange.default, aten.arange.start, aten.arange.start_step)[len(args) - 1]
-    m = builder.meta(op, args, kwargs)
+    meta = builder.meta(op, args, kwargs)
     start, end, step = {1: (0, *args, 1), 2: (*args, 1), 3: args}[len(args)]
-    return builder.emit(aten.arange.start_step, start, end, step, val=m, dtype=m.dtype, device=m.device)
+    return builder.emit(aten.arange.start_step, start, end, step, val=meta, dtype=meta.dtype, device=meta.device)
 
 
 @decomposition(aten.eye.default, aten.eye.m)
 def eye(builder: Builder, n: Any, m: Any = None, **kwargs: Any) -> Any:
     op, args = (aten.eye.default, (n,)) if m is None else (aten.eye.m, (n, m))
-    t = builder.meta(op, args, kwargs)
-    rows = builder.unsqueeze(builder.iota(t.shape[0], torch.int64, t.device), 1)
-    cols = builder.iota(t.shape[1], torch.int64, t.device)
+    tensor = builder.meta(op, args, kwargs)
+    rows = builder.unsqueeze(builder.iota(tensor.shape[0], torch.int64, tensor.device), 1)
+    cols = builder.iota(tensor.shape[1], torch.int64, tensor.device)
     return (
-        builder.cast(builder.compare("eq", rows, cols), t.dtype)
-        if t.dtype is not torch.bool
+        builder.cast(builder.compare("eq", rows, cols), tensor.dtype)
+        if tensor.dtype is not torch.bool
         else builder.compare("eq", rows, cols)
     )
 

@@ -209,7 +209,7 @@ def clamp_max(builder: Builder, x: Node, hi: Any) -> Any:
 
 @decomposition(aten.addcmul.default)
 def addcmul(builder: Builder, x: Node, y: Node, z: Node, *, value: Any = 1) -> Any:
-    d = result_type([n.meta["val"] for n in (x, y, z)])
+    d = result_type([node.meta["val"] for node in (x, y, z)])
     up = opmath(d)
     x, y, z = (builder.cast(n, up) for n in (x, y, z))
     p = builder.mul(y, z) if value == 1 else builder.mul(builder.mul(y, value), z)
@@ -218,7 +218,7 @@ def addcmul(builder: Builder, x: Node, y: Node, z: Node, *, value: Any = 1) -> A
 
 @decomposition(aten.addcdiv.default)
 def addcdiv(builder: Builder, x: Node, y: Node, z: Node, *, value: Any = 1) -> Any:
-    d = result_type([n.meta["val"] for n in (x, y, z)])
+    d = result_type([node.meta["val"] for node in (x, y, z)])
     if not is_float(d):
         return NotImplemented
     up = opmath(d)

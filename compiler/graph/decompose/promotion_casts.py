@@ -20,10 +20,10 @@ aten = torch.ops.aten
 
 def promoted(builder: Builder, xs: list, float_result: bool = False) -> list:
     """The operands with tensors cast to their common dtype; numbers are left."""
-    d = result_type([x.meta["val"] if isinstance(x, Node) else x for x in xs])
-    if float_result and is_int(d):
-        d = torch.get_default_dtype()
-    return [builder.cast(x, d) if isinstance(x, Node) else x for x in xs]
+    dtype = result_type([x.meta["val"] if isinstance(x, Node) else x for x in xs])
+    if float_result and is_int(dtype):
+        dtype = torch.get_default_dtype()
+    return [builder.cast(x, dtype) if isinstance(x, Node) else x for x in xs]
 
 
 def _elementwise(op: Any, name: str) -> Callable:

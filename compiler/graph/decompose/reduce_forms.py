@@ -307,7 +307,7 @@ def vector_norm(
         return _filled(builder, x, 0, d, dims, keepdim)
     u = builder.cast(x, opmath(d))
     if ord != 0 and all(
-        type(n) is int and n == 1 for n in (x.meta["val"].shape[d] for d in dims if x.meta["val"].shape)
+        type(n) is int and n == 1 for n in (x.meta["val"].shape[dim] for dim in dims if x.meta["val"].shape)
     ):
         r = sum_dims(builder, builder.unary("abs", u), dims, keepdim)  # as eager does: no square that may not fit
     elif ord == 2:

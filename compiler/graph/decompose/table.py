@@ -73,10 +73,10 @@ class Builder:
         self.one_hot: dict[Node, tuple[int, Node, Node]] = {}
 
     def emit(self, op: Any, *args: Any, val: Any = None, **kwargs: Any) -> Node:
-        n = call_node(self.graph, "call_function", op, args, kwargs, short_name(op))
-        n.meta.update(self.where_meta)
-        n.meta["val"] = self.meta(op, args, kwargs) if val is None else val
-        return n
+        node = call_node(self.graph, "call_function", op, args, kwargs, short_name(op))
+        node.meta.update(self.where_meta)
+        node.meta["val"] = self.meta(op, args, kwargs) if val is None else val
+        return node
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         f = TABLE.get(op)
@@ -84,12 +84,12 @@ class Builder:
             r = f(self, *args, **kwargs)
             if r is not NotImplemented:
                 return r
-        n = self.emit(op, *args, **kwargs)
-        val = n.meta["val"]
+        node = self.emit(op, *args, **kwargs)
+        val = node.meta["val"]
         if isinstance(val, (tuple, list)):
-            n.meta["val"] = tuple(val)
-            return tuple(self.item(n, i) if isinstance(v, TensorMeta) else None for i, v in enumerate(val))
-        return n
+            node.meta["val"] = tuple(val)
+            return tuple(self.item(node, i) if isinstance(v, TensorMeta) else None for i, v in enumerate(val))
+        return node
 
     def item(self, node: Node, i: int) -> Node:
         return self.emit(operator.getitem, node, i, val=node.meta["val"][i])
@@ -147,22 +147,22 @@ class Builder:
         return self.emit(aten.arange.start_step, start, end, step, dtype=dtype, device=device, val=val)
 
     def cast(self, x: Node, dtype: torch.dtype) -> Node:
-        m = x.meta["val"]
-        return x if m.dtype is dtype else self.emit(aten._to_copy.default, x, dtype=dtype)
+        meta = x.meta["val"]
+        return x if meta.dtype is dtype else self.emit(aten._to_copy.default, x, dtype=dtype)
 
     # ---- shapes
     def view(self, x: Node, shape: Any) -> Node:
-        m = x.meta["val"]
+        meta = x.meta["val"]
         shape = list(shape)
-        if tuple(shape) == m.shape:
+        if tuple(shape) == meta.shape:
             return x
         from ..meta.views_meta import contiguous_strides, view_strides
 
-        stride = view_strides(m.shape, m.stride, shape)
+        stride = view_strides(meta.shape, meta.stride, shape)
         if stride is None:
             stride = contiguous_strides(shape)
             x = self.emit(aten.clone.default, x, memory_format=torch.contiguous_format)
-        return self.emit(aten.view.default, x, shape, val=TensorMeta(tuple(shape), stride, m.dtype, m.device))
+        return self.emit(aten.view.default, x, shape, val=TensorMeta(tuple(shape), stride, meta.dtype, meta.device))
 
     def expand(self, x: Node, shape: Any) -> Node:
         return x if tuple(shape) == x.meta["val"].shape else self.emit(aten.expand.default, x, list(shape))
@@ -279,7 +279,7 @@ def _lay_out_results(aten_graph: AtenGraph, graph: torch.fx.Graph, builder: Buil
             fresh = is_call(result) and not gives_views(result.target)
             if fresh and val.stride == stride:
                 continue
-            m = TensorMeta(val.shape, tuple(stride), val.dtype, val.device)
+            meta = TensorMeta(val.shape, tuple(stride), val.dtype, val.device)
             builder.where_meta = {key: value for key, value in result.meta.items() if key != "val"}
-            results[i] = builder.emit(aten.clone.default, result, val=m)
+            results[i] = builder.emit(aten.clone.default, result, val=meta)
     out.args = (tuple(results),)

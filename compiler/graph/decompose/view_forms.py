@@ -41,8 +41,8 @@ def permute(builder: Builder, x: Node, dims: Any) -> Any:
 
 @decomposition(aten.expand.default)
 def expand(builder: Builder, x: Node, size: Any, implicit: bool = False) -> Any:
-    m = builder.meta(aten.expand.default, (x, list(size)), {})
-    return x if m.shape == shape_of(x) else builder.emit(aten.expand.default, x, list(m.shape), val=m)
+    meta = builder.meta(aten.expand.default, (x, list(size)), {})
+    return x if meta.shape == shape_of(x) else builder.emit(aten.expand.default, x, list(meta.shape), val=meta)
 
 
 @decomposition(aten.view.default, aten._unsafe_view.default)
@@ -97,7 +97,7 @@ def squeeze(builder: Builder, x: Node, dim: Any = None) -> Any:
         return x
     else:
         dims = norm_dims(dim, len(shape)) if shape else ()
-    gone = [d for d in dims if is_one(shape[d])]
+    gone = [dim for dim in dims if is_one(shape[dim])]
     return builder.emit(aten.squeeze.dims, x, gone) if gone else x
 
 
@@ -157,15 +157,15 @@ for _copy, _view in _COPIES.items():
 def cat(builder: Builder, xs: Any, dim: int = 0) -> Any:
     from ..meta.types import promote
 
-    d = xs[0].meta["val"].dtype
+    dtype = xs[0].meta["val"].dtype
     for x in xs[1:]:
-        d = promote(d, x.meta["val"].dtype)
+        dtype = promote(dtype, x.meta["val"].dtype)
     live = [x for x in xs if shape_of(x) != (0,)]
     if not live:
-        return builder.full((0,), 0, d, xs[0].meta["val"].device)
+        return builder.full((0,), 0, dtype, xs[0].meta["val"].device)
     n = norm_dim(dim, len(shape_of(live[0])))
     some = [x for x in live if not (isinstance(shape_of(x)[n], int) and shape_of(x)[n] == 0)] or live[:1]
-    some = [builder.cast(x, d) for x in some]
+    some = [builder.cast(x, dtype) for x in some]
     if len(some) == 1:
         return builder.emit(aten.clone.default, some[0])
     return builder.emit(aten.cat.default, some, n)

@@ -77,10 +77,10 @@ class TensorMeta:
         return numel(self.shape)
 
     def replace(self, **changes: Any) -> "TensorMeta":
-        m = TensorMeta(self.shape, self.stride, self.dtype, self.device, self.storage_offset, self.requires_grad)
-        for k, change in changes.items():
-            setattr(m, k, change)
-        return m
+        meta = TensorMeta(self.shape, self.stride, self.dtype, self.device, self.storage_offset, self.requires_grad)
+        for key, change in changes.items():
+            setattr(meta, key, change)
+        return meta
 
     def key(self) -> tuple:
         return (self.shape, self.stride, self.dtype, self.device, self.storage_offset, self.requires_grad)
@@ -172,11 +172,11 @@ def fix(a: IntLike) -> int:
     return a if isinstance(a, int) else state.env.specialize(a)
 
 
-def fold(e: IntLike) -> IntLike:
+def fold(expr: IntLike) -> IntLike:
     """An int where the expression is constant."""
-    if isinstance(e, int):
-        return e
-    return e.value if e.is_const else e
+    if isinstance(expr, int):
+        return expr
+    return expr.value if expr.is_const else expr
 
 
 # ---- dimensions and shapes
@@ -242,7 +242,7 @@ def strides_for(shape: Sequence[IntLike], fmt: torch.memory_format) -> tuple:
 
 
 def is_contiguous(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
-    if any(s == 0 for s in shape if isinstance(s, int)):
+    if any(size == 0 for size in shape if isinstance(size, int)):
         return True
     if state.env is not None and state.env.has_unbacked and state.env.surely_contiguous(shape, stride):
         return True
@@ -329,7 +329,7 @@ def is_dense(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     if state.env is not None and state.env.has_unbacked and state.env.surely_contiguous(shape, stride):
         return True
     dims = sorted(
-        (d for d in range(len(shape)) if not _below_two(shape[d])),
+        (dim for dim in range(len(shape)) if not _below_two(shape[dim])),
         key=lambda d: _hint(stride[d]),
     )
     if any(isinstance(size, int) and size == 0 for size in shape):
@@ -346,9 +346,9 @@ def broadcast_shapes(*shapes: Sequence[IntLike]) -> tuple:
     if len(shapes) == 1:
         return tuple(shapes[0])
     first = shapes[0]
-    if all(s == first for s in shapes[1:]):  # Exprs compare by identity, ints by value
+    if all(shape == first for shape in shapes[1:]):  # Exprs compare by identity, ints by value
         return tuple(first)
-    n = max(len(s) for s in shapes)
+    n = max(len(shape) for shape in shapes)
     out: list[IntLike] = [1] * n
     for shape in shapes:
         for i, size in enumerate(shape, n - len(shape)):

@@ -155,8 +155,8 @@ def normal(
     if size is not None:
         return _make(size, dtype, layout, device)
     xs = [mean, std]
-    m = pointwise(xs, result_type(xs))
-    return new(m.shape, m.dtype, m.device)
+    meta = pointwise(xs, result_type(xs))
+    return new(meta.shape, meta.dtype, meta.device)
 
 
 # ---- in the likeness of a tensor

@@ -21,4 +21,4 @@ def keep_bits(words: Any, p: float, *, device: torch.device) -> TensorMeta:
 @rule("tcompile::unpack_bits")
 def unpack_bits(words: TensorMeta, size: Sequence[Any], order: Sequence[int]) -> TensorMeta:
     laid = contiguous_strides(tuple(size[dim] for dim in order))
-    return new(size, torch.bool, words.device, [laid[order.index(d)] for d in range(len(order))])
+    return new(size, torch.bool, words.device, [laid[order.index(dim)] for dim in range(len(order))])

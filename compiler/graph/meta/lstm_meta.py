@@ -27,10 +27,10 @@ def _results(tensors: tuple, reverse: bool, batch_sizes: tuple, *others: Any) ->
     zeros = [torch.empty_strided(shape, stride, dtype=dtype).zero_() for shape, stride, dtype in tensors]
     out = torch.ops.tcompile.rnn_layer.default(*zeros, reverse, batch_sizes, *others)
     # (no workspace where no gradient is asked for)
-    return [None if t is None else (tuple(t.shape), t.stride(), t.dtype) for t in out]
+    return [None if tensor is None else (tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in out]
 
 
 @rule("mkldnn_rnn_layer_backward")
 def rnn_layer_backward(x: TensorMeta, *args: Any) -> tuple:
     """The gradients of x, four weights, hx and cx: float32 whatever these are."""
-    return tuple(new(t.shape, torch.float32, t.device) for t in (x, *args[:6]))
+    return tuple(new(tensor.shape, torch.float32, tensor.device) for tensor in (x, *args[:6]))

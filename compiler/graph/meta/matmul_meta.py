@@ -163,10 +163,10 @@ def grouped_mm(
     if a.ndim == 3 or b.ndim == 3:
         _inner(a.shape[-1], b.shape[-2], "contraction dimension of mat_a and mat_b must match")
     groups = offs.shape[0] if offs is not None else a.shape[0]
-    for m in (a, b):
-        if m.ndim == 3:
-            _inner(m.shape[0], groups, "matrix batch sizes have to match")
-        _lines(m)
+    for meta in (a, b):
+        if meta.ndim == 3:
+            _inner(meta.shape[0], groups, "matrix batch sizes have to match")
+        _lines(meta)
     rows, columns = a.shape[-2], b.shape[-1]
     shape = (rows, columns) if a.ndim != b.ndim else (groups, rows, columns)
     unit = LINE // a.dtype.itemsize

@@ -84,9 +84,9 @@ def convolution(
             )
         out.append(size)
     fmt = torch.contiguous_format
-    for m in (x, w):
-        f = suggest_format(m)
-        if f is not torch.contiguous_format and m.ndim == 4:
+    for meta in (x, w):
+        f = suggest_format(meta)
+        if f is not torch.contiguous_format and meta.ndim == 4:
             fmt = f
             break
     if x.ndim == 5 and torch.channels_last_3d in (suggest_format(x), suggest_format(w)):
@@ -137,8 +137,8 @@ def convolution_backward(
 
 
 def _conv_format(x: TensorMeta, w: TensorMeta) -> torch.memory_format:
-    for m in (x, w):
-        if m.ndim == 4 and suggest_format(m) is torch.channels_last:
+    for meta in (x, w):
+        if meta.ndim == 4 and suggest_format(meta) is torch.channels_last:
             return torch.channels_last
     return torch.contiguous_format
 
@@ -184,8 +184,8 @@ def max_pool(
     x: TensorMeta, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[TensorMeta, TensorMeta]:
     n = len(kernel) if len(kernel) > 1 else (3 if x.ndim == 5 else 2)
-    m = _pooled(x, n, kernel, list(stride), padding, dilation, ceil_mode)
-    return m, m.replace(dtype=torch.int64)
+    meta = _pooled(x, n, kernel, list(stride), padding, dilation, ceil_mode)
+    return meta, meta.replace(dtype=torch.int64)
 
 
 @rule("_transformer_encoder_layer_fwd")
@@ -211,17 +211,17 @@ def avg_pool(
     x: TensorMeta, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_: Any, **__: Any
 ) -> TensorMeta:
     n = len(kernel) if len(kernel) > 1 else (3 if x.ndim == 5 else 2)
-    m = _pooled(x, n, kernel, list(stride), padding, 1, ceil_mode)
+    meta = _pooled(x, n, kernel, list(stride), padding, 1, ceil_mode)
     # of three dimensions only max_pool3d keeps the order of memory
-    return m if n == 2 else new(m.shape, m.dtype, m.device)
+    return meta if n == 2 else new(meta.shape, meta.dtype, meta.device)
 
 
 @rule("avg_pool1d")
 def avg_pool1d(
     x: TensorMeta, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_: Any, **__: Any
 ) -> TensorMeta:
-    m = _pooled(x, 1, kernel, list(stride), padding, 1, ceil_mode)
-    return new(m.shape, m.dtype, m.device)
+    meta = _pooled(x, 1, kernel, list(stride), padding, 1, ceil_mode)
+    return new(meta.shape, meta.dtype, meta.device)
 
 
 @rule("max_unpool2d", "max_unpool3d")
@@ -255,8 +255,8 @@ def adaptive_avg_pool_backward(grad: TensorMeta, x: TensorMeta) -> TensorMeta:
 
 @rule("adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(x: TensorMeta, size: Sequence[IntLike]) -> tuple[TensorMeta, TensorMeta]:
-    m = _adaptive(x, size)
-    return m, m.replace(dtype=torch.int64)
+    meta = _adaptive(x, size)
+    return meta, meta.replace(dtype=torch.int64)
 
 
 # ---- normalisation
@@ -437,8 +437,8 @@ def elementwise_loss(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: An
     reduction = kwargs.get(
         "reduction", next((arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)), 1)
     )
-    m = pointwise([x, target], result_type([x, target]))
-    return m if reduction == 0 else new((), m.dtype, m.device)
+    meta = pointwise([x, target], result_type([x, target]))
+    return meta if reduction == 0 else new((), meta.dtype, meta.device)
 
 
 @rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward")
@@ -656,7 +656,7 @@ def embedding_bag(
             include_last_offset,
             padding_idx if padding_idx < 0 else 0,
         )
-    return tuple(new(tuple(t.shape), t.dtype, weight.device) for t in out)
+    return tuple(new(tuple(tensor.shape), tensor.dtype, weight.device) for tensor in out)
 
 
 @rule("_weight_norm_interface")

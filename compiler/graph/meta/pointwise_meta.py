@@ -72,16 +72,16 @@ def pointwise(xs: list, dtype: torch.dtype, wrapped: bool = True) -> TensorMeta:
 def common_device(ts: list[TensorMeta]) -> torch.device:
     """CPU scalars (0-dim) may meet tensors of another device."""
     device = ts[0].device
-    for t in ts[1:]:
-        if t.device != device:
-            if not t.shape and t.device.type == "cpu":
+    for tensor in ts[1:]:
+        if tensor.device != device:
+            if not tensor.shape and tensor.device.type == "cpu":
                 continue
             if device.type == "cpu" and all(not u.shape for u in ts if u.device.type == "cpu"):
-                device = t.device
+                device = tensor.device
                 continue
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices,"
-                f" {device} and {t.device}!"
+                f" {device} and {tensor.device}!"
             )
     return device
 
@@ -145,10 +145,10 @@ def neg(a: TensorMeta) -> TensorMeta:
 
 @rule("div")
 def div(a: Any, b: Any, rounding_mode: str | None = None) -> TensorMeta:
-    d = result_type([a, b])
-    if rounding_mode is None and is_int(d):
-        d = torch.get_default_dtype()
-    return pointwise([a, b], d)
+    dtype = result_type([a, b])
+    if rounding_mode is None and is_int(dtype):
+        dtype = torch.get_default_dtype()
+    return pointwise([a, b], dtype)
 
 
 @rule("abs")

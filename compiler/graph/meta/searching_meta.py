@@ -71,10 +71,12 @@ def rot90(x: TensorMeta, k: int = 1, dims: Any = (0, 1)) -> TensorMeta:
         return new(x.shape, x.dtype, x.device)
     if k == 2:
         return RULES["flip"](x, [first, second])
-    m = RULES["flip"](x, [second if k == 1 else first])
+    meta = RULES["flip"](x, [second if k == 1 else first])
     order = list(range(x.ndim))
     order[first], order[second] = second, first
-    return TensorMeta(tuple(m.shape[dim] for dim in order), tuple(m.stride[dim] for dim in order), x.dtype, x.device)
+    return TensorMeta(
+        tuple(meta.shape[dim] for dim in order), tuple(meta.stride[dim] for dim in order), x.dtype, x.device
+    )
 
 
 @rule("renorm")

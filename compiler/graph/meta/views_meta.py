@@ -73,17 +73,19 @@ def view_strides(old_shape: Sequence[IntLike], old_stride: Sequence[IntLike], sh
     chunk_stride = old_stride[-1]
     tensor_numel: IntLike = 1
     view_numel: IntLike = 1
-    for d in range(len(old_shape) - 1, -1, -1):
-        tensor_numel = fold(tensor_numel * old_shape[d])
-        if d == 0 or (not is_one(old_shape[d - 1]) and not same(old_stride[d - 1], fold(tensor_numel * chunk_stride))):
+    for dim in range(len(old_shape) - 1, -1, -1):
+        tensor_numel = fold(tensor_numel * old_shape[dim])
+        if dim == 0 or (
+            not is_one(old_shape[dim - 1]) and not same(old_stride[dim - 1], fold(tensor_numel * chunk_stride))
+        ):
             while view_d >= 0 and (_lt(view_numel, tensor_numel) or is_one(shape[view_d])):
                 out[view_d] = fold(view_numel * chunk_stride)
                 view_numel = fold(view_numel * shape[view_d])
                 view_d -= 1
             if not same(view_numel, tensor_numel):
                 return None
-            if d > 0:
-                chunk_stride = old_stride[d - 1]
+            if dim > 0:
+                chunk_stride = old_stride[dim - 1]
                 tensor_numel = view_numel = 1
     return tuple(out) if view_d == -1 else None
 
@@ -292,7 +294,7 @@ def squeeze(x: TensorMeta, dim: Any = None) -> TensorMeta:
         if not (isinstance(dim, (list, tuple)) and not dim)
         else ()
     )
-    keep = [d for d in range(x.ndim) if d not in dims or not is_one(x.shape[d])]
+    keep = [dim for dim in range(x.ndim) if dim not in dims or not is_one(x.shape[dim])]
     return viewed(x, [x.shape[d] for d in keep], [x.stride[d] for d in keep])
 
 

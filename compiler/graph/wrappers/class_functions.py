@@ -57,7 +57,7 @@ class LibraryFunction(Call):
         args = list(self.args)
         for i, tensor in zip(self.at, tensors, strict=True):
             args[i] = tensor
-        if not any(type(t) is TraceTensor for t in tensors):
+        if not any(type(tensor) is TraceTensor for tensor in tensors):
             return self.function.apply(*args)
         made = _Inside.apply(self.function, *args)
         if is_wrapper(_instance(made)) and made.requires_grad:

@@ -80,7 +80,7 @@ def _written(op: Any, args: tuple, kwargs: dict) -> list[TraceTensor]:
     info = op_info(op)
     given = [args[write] if write < len(args) else kwargs.get(info.arg_names[write]) for write in info.writes]
     written = [t for x in given for t in (x if isinstance(x, (list, tuple)) else (x,)) if holds_outer((t,))]
-    if written and info.kind == "metadata" or any(t.tt_differentiable for t in written):
+    if written and info.kind == "metadata" or any(tensor.tt_differentiable for tensor in written):
         raise NotImplementedError(f"{op} writes to a tensor of a wrapper subclass in a way that is not traced")
     return written
 
@@ -144,7 +144,7 @@ def outer_tensor(value: Any, known: dict[int, TraceTensor]) -> Any:
     if value.layout is not torch.strided:
         raise NotImplementedError(f"a {type(value).__name__} of layout {value.layout} is not traced")
     traced = [t for t in take_apart(value)[2] if type(t) is TraceTensor]
-    env = next((t.tt_env for t in traced if t.tt_env is not None), None)
+    env = next((tensor.tt_env for tensor in traced if tensor.tt_env is not None), None)
     outer = from_meta(tensor_meta(value).replace(requires_grad=False), env)
     outer.tt_wrapper = value
     state.by_class = run_by_class

@@ -40,7 +40,7 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, crossing: Crossing, sizes: tuple, *plain: torch.Tensor) -> torch.Tensor:
         ctx.crossing, ctx.traced = crossing, type(plain[0]) is TraceTensor
-        made: Any = put_together(crossing.wrapping, sizes, [t.detach() for t in plain])
+        made: Any = put_together(crossing.wrapping, sizes, [tensor.detach() for tensor in plain])
         ctx.placements = made.tt_wrapper.placements if ctx.traced and is_dtensor(crossing.wrapping.cls) else None
         return made
 
@@ -165,7 +165,7 @@ class Wrap(Call):
         self.crossing, self.requires_grad = crossing, requires_grad
 
     def __call__(self, sizes: tuple, *plain: torch.Tensor) -> torch.Tensor:
-        if not self.requires_grad or not any(t.requires_grad for t in plain):
+        if not self.requires_grad or not any(tensor.requires_grad for tensor in plain):
             return put_together(self.crossing.wrapping, sizes, plain)
         with torch.enable_grad():  # it requires grad in whatever mode it comes
             made = _Enter.apply(self.crossing, sizes, *plain)

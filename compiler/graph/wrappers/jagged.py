@@ -174,8 +174,8 @@ def _autograd(on: bool) -> Iterator[None]:
 
 @contextmanager
 def _watching(python: bool, running: Any = None) -> Iterator[None]:
-    """Functions and operators on nested tensors are ours. python: so are those that Python calls, apart from `running`;
-    else C++ runs, and what it does with plain tensors is to be seen by autograd."""
+    """Functions and operators on nested tensors are ours. python: so are those that Python calls, apart from `running`.
+    Else C++ runs, and what it does with plain tensors is to be seen by autograd."""
     with ExitStack() as stack:
         if python:
             stack.enter_context(torch._C._EnableTorchFunction())
@@ -532,7 +532,7 @@ class _Writer:
             span, rows = (self(tensor.__dict__.get(name)) for name in ("span", "rows"))
             return Nested(parts, tensor._ragged_idx, tuple(map(self, lengths)), span, rows=rows)
         cache = tensor._metadata_cache
-        family = next((i for i, f in enumerate(self.families) if f._metadata_cache is cache), -1)
+        family = next((i for i, family in enumerate(self.families) if family._metadata_cache is cache), -1)
         return Nested(parts, tensor._ragged_idx, lengths, None, family)
 
     def _tensor(self, value: Any) -> Any:

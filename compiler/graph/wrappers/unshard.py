@@ -126,7 +126,7 @@ def _reduced(group: ShardGroup, gradients: dict[int, torch.Tensor]) -> list[torc
     out: list[torch.Tensor | None] = [None] * len(group.shards)
     if not gradients:
         return out
-    rows = [_in_rows(g, group.shards[key], group.processes) for key, g in gradients.items()]
+    rows = [_in_rows(gradient, group.shards[key], group.processes) for key, gradient in gradients.items()]
     rows = [row if group.reduce_dtype is None else row.to(group.reduce_dtype) for row in rows]
     flat = (torch.cat(rows, 1) if len(rows) > 1 else rows[0]).reshape(-1)
     ops, mean = torch.ops._c10d_functional, flat
@@ -224,7 +224,7 @@ def _set_kept(param: Any, kept: torch.Tensor | None) -> None:
 @torch.no_grad()
 def _exchange_rest(group: Any) -> None:
     """The graph has exchanged what was kept when forward began. What came since then is exchanged here."""
-    rest = {i: kept for i, p in enumerate(group.fsdp_params) if (kept := kept_of(p)) is not None}
+    rest = {i: kept for i, param in enumerate(group.fsdp_params) if (kept := kept_of(param)) is not None}
     if not rest:
         return
     for param, part in zip(group.fsdp_params, _reduced(described(group), rest)):
@@ -247,10 +247,12 @@ class Given:
         return self.kind != "earlier" and self.parameter.sharded_param.requires_grad
 
     def tensor(self) -> torch.Tensor:
-        p = self.parameter
+        parameter = self.parameter
         if self.kind == "taker":
-            return torch.empty((), dtype=self.kept, device=p._sharded_param_data.device).expand(p._orig_size)
-        return (p._sharded_param_data if self.kind == "part" else self.now).detach()
+            return torch.empty((), dtype=self.kept, device=parameter._sharded_param_data.device).expand(
+                parameter._orig_size
+            )
+        return (parameter._sharded_param_data if self.kind == "part" else self.now).detach()
 
 
 def given_of(state: Any, differentiable: bool) -> list[Given]:

@@ -46,18 +46,18 @@ def is_wrapper(tensor: Any) -> bool:
     return type(tensor) is not TraceTensor and is_traceable_wrapper_subclass(tensor)
 
 
-def take_apart(t: torch.Tensor) -> tuple[Wrapping, tuple, list[torch.Tensor]]:
+def take_apart(tensor: torch.Tensor) -> tuple[Wrapping, tuple, list[torch.Tensor]]:
     """(how it is made, its sizes and strides, the plain tensors inside), all of them of wrappers inside, too."""
-    if type(t) is TraceTensor:
-        if t.tt_wrapper is None:
+    if type(tensor) is TraceTensor:
+        if tensor.tt_wrapper is None:
             raise NotImplementedError("a plain tensor stands where one of a wrapper subclass did, which is not traced")
-        t = t.tt_wrapper
-    names, context = t.__tensor_flatten__()  # type: ignore[attr-defined]
+        tensor = tensor.tt_wrapper
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     inner: list[Wrapping | Fixed | None] = []
     sizes: list[Any] = []
     plain: list[torch.Tensor] = []
     for name in names:
-        part = getattr(t, name)
+        part = getattr(tensor, name)
         if is_wrapper(part):
             wrapping, own, parts = take_apart(part)
             inner.append(wrapping)
@@ -69,8 +69,8 @@ def take_apart(t: torch.Tensor) -> tuple[Wrapping, tuple, list[torch.Tensor]]:
         sizes.append(None)
         plain += [part] if is_plain else []
     return (
-        Wrapping(type(t), tuple(names), copied(context), tuple(inner)),
-        (tuple(t.shape), tuple(t.stride()), tuple(sizes)),
+        Wrapping(type(tensor), tuple(names), copied(context), tuple(inner)),
+        (tuple(tensor.shape), tuple(tensor.stride()), tuple(sizes)),
         plain,
     )
 

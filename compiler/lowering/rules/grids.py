@@ -113,7 +113,7 @@ def _sum(x: Ref, shape: tuple, corners: Sequence[tuple[_Tap, ...]]) -> Value:
     """The sum over corners; those outside add nothing, whatever the weights. (Something is read there, too: reads under
     conditions are no gathers.)
     """
-    lead = {0: axis(shape, 0), **{1 + d: axis(shape, 2 + d) for d in range(3)}}
+    lead = {0: axis(shape, 0), **{1 + dim: axis(shape, 2 + dim) for dim in range(3)}}
     total: Value | None = None
     for corner in corners:
         ok: Value | None = None

@@ -71,14 +71,14 @@ def _choose(pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Va
     return v if len(pieces) == 1 else _guard_last(v, at, starts[-1], dtype)
 
 
-def _guard_last(v: Value, at: Expr, start: Expr, dtype: torch.dtype) -> Value:
+def _guard_last(value: Value, at: Expr, start: Expr, dtype: torch.dtype) -> Value:
     """The last piece is read only where none of the others holds: the chain's final operand must be guarded as well,
     because generated code may evaluate the second branch of a choice for all elements."""
     chain: list[tuple[Value, Value]] = []
-    while v.op == "masked":
-        chain.append((v.args[0], v.args[1]))
-        v = v.args[2]
-    r = prim("masked", prim("ge", index(at), index(start)), v, const(0, dtype))
+    while value.op == "masked":
+        chain.append((value.args[0], value.args[1]))
+        value = value.args[2]
+    r = prim("masked", prim("ge", index(at), index(start)), value, const(0, dtype))
     for cond, piece in reversed(chain):
         lower = piece_start(cond, chain)
         inside = cond if lower is None else prim("logical_and", lower, cond)
@@ -146,11 +146,11 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
     ranges = ranges_of(x.shape)
     room = 2 * MOST_MOVED  # operations that are looked at; of those that appear twice one may remain
 
-    def is_alone(n: Any, left: int = MOST_MOVED) -> bool:
-        if n not in alone:  # (what comes later is not for the padding)
-            before = n in lo.refs and is_call(n) and bool(n.users) and left > 0
-            alone[n] = before and all(is_alone(user, left - 1) for user in n.users)
-        return alone[n]
+    def is_alone(node: Any, left: int = MOST_MOVED) -> bool:
+        if node not in alone:  # (what comes later is not for the padding)
+            before = node in lo.refs and is_call(node) and bool(node.users) and left > 0
+            alone[node] = before and all(is_alone(user, left - 1) for user in node.users)
+        return alone[node]
 
     def value_at(buffer: Buffer, expr: Expr) -> Value | None:
         nests = lo.nests_of(buffer)

@@ -29,20 +29,22 @@ def _places(shape: Sequence[Any], order: Sequence[int]) -> tuple[tuple[Axis, ...
 
 @rule(mask_bits.PACK)
 def pack_bits(lo: Lowering, node: Any, mask: Ref, order: Sequence[int]) -> Ref:
-    b = lo.new_buffer(lo.out_shape(), torch.uint8)
-    b.bits = True
+    buffer = lo.new_buffer(lo.out_shape(), torch.uint8)
+    buffer.bits = True
     axes, e = _places(mask.shape, order)
-    lo.steps.append(LoopNest(b, axes, e, mask.value, domain=axes, origins=lo.origins(), lines=lo.lines()))
-    return Ref(b.shape, b.dtype, load(b, dim_symbol(1, 0)))  # (as bytes it is but a result of the graph)
+    lo.steps.append(LoopNest(buffer, axes, e, mask.value, domain=axes, origins=lo.origins(), lines=lo.lines()))
+    return Ref(buffer.shape, buffer.dtype, load(buffer, dim_symbol(1, 0)))  # (as bytes it is but a result of the graph)
 
 
 @rule(mask_bits.UNPACK)
 def unpack_bits(lo: Lowering, node: Any, kept: Ref, size: Sequence[Any], order: Sequence[int]) -> Ref:
     if not lo.on_gpu:
         raise NoRule("bits, which only kernels on a GPU read")
-    b, source = lo.realise(kept), node.args[0]
-    if b.kind != "input" or any(user.target is not mask_bits.UNPACK for user in source.users):
-        b = lo.view(b, b.shape, b.stride, 0, bits=True)  # (words that are drawn in this graph, for one)
-    b.bits = True
+    buffer, source = lo.realise(kept), node.args[0]
+    if buffer.kind != "input" or any(user.target is not mask_bits.UNPACK for user in source.users):
+        buffer = lo.view(
+            buffer, buffer.shape, buffer.stride, 0, bits=True
+        )  # (words that are drawn in this graph, for one)
+    buffer.bits = True
     shape = lo.out_shape()
-    return Ref(shape, torch.bool, load(b, _places(shape, order)[1]))
+    return Ref(shape, torch.bool, load(buffer, _places(shape, order)[1]))

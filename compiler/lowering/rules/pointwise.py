@@ -170,28 +170,28 @@ def pow_scalar(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
     return lo.rounded(prim("pow", *_converted(lo, a, b)))
 
 
-def _power(x: Value, b: float) -> Value | None:
+def _power(value: Value, b: float) -> Value | None:
     """The exponents that eager's kernel treats specially."""
-    if b == 0 and x.dtype != torch.bool:
-        return C(1, x.dtype)
+    if b == 0 and value.dtype != torch.bool:
+        return C(1, value.dtype)
     if b == 1:
-        return x
-    if x.dtype == torch.bool:
+        return value
+    if value.dtype == torch.bool:
         return None
     if b == 2:
-        return prim("mul", x, x)
+        return prim("mul", value, value)
     if b == 3:
-        return prim("mul", prim("mul", x, x), x)
-    if not x.dtype.is_floating_point:
+        return prim("mul", prim("mul", value, value), value)
+    if not value.dtype.is_floating_point:
         return None
     if b == 0.5:
-        return prim("sqrt", x)
+        return prim("sqrt", value)
     if b == -0.5:
-        return prim("rsqrt", x)
+        return prim("rsqrt", value)
     if b == -1:
-        return prim("reciprocal", x)
+        return prim("reciprocal", value)
     if b == -2:
-        return prim("reciprocal", prim("mul", x, x))
+        return prim("reciprocal", prim("mul", value, value))
     return None
 
 
@@ -285,11 +285,11 @@ def erf(lo: Lowering, node: Any, x: Ref) -> Ref:
     return lo.rounded(prim(_gelu_s_erf(lo, v) if _inside_gelu(node) else "erf", v))
 
 
-def _gelu_s_erf(lo: Lowering, v: Value) -> str:
+def _gelu_s_erf(lo: Lowering, value: Value) -> str:
     """The erf of GELU and of its derivative, which eager's operators take on a CPU with an error of 4e-8 and 5e-8
     (RMS), more than erf_rough's.
     """
-    return "erf_rough" if v.dtype == torch.float32 and lo._device().type == "cpu" else "erf"
+    return "erf_rough" if value.dtype == torch.float32 and lo._device().type == "cpu" else "erf"
 
 
 def _inside_gelu(node: Any) -> bool:

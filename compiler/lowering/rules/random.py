@@ -231,7 +231,8 @@ def _dense(shape: tuple, stride: tuple) -> bool:
     """Whether the elements lie side by side, in whatever order."""
     n: Any = 1
     for size, st in sorted(
-        ((s, st) for s, st in zip(shape, stride) if not (type(s) is int and s == 1)), key=lambda x: _hinted(x[1])
+        ((size, st) for size, st in zip(shape, stride) if not (type(size) is int and size == 1)),
+        key=lambda x: _hinted(x[1]),
     ):
         if as_expr(st) is not as_expr(n):
             return False

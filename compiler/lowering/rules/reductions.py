@@ -76,10 +76,10 @@ def amin(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False
 
 
 def _arg(lo: Lowering, op: str, x: Ref, dims: Sequence[int], keepdim: bool, suffix: str = "") -> Ref:
-    v = x.value
+    value = x.value
     if x.dtype == torch.bool:
-        v = cast(v, torch.int64)
-    return lo.reduce(op, v, x.shape, dims, keepdim, suffix=suffix, logical_order=True)
+        value = cast(value, torch.int64)
+    return lo.reduce(op, value, x.shape, dims, keepdim, suffix=suffix, logical_order=True)
 
 
 @rule("aten.argmax.default", "aten.argmin.default")

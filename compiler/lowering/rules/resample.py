@@ -242,10 +242,14 @@ def _cubic(value: Value, dtype: torch.dtype) -> list[Value]:
     a = -0.75
     one, two = const(1.0, dtype), const(2.0, dtype)
 
-    def near(x: Value) -> Value:  # |distance| <= 1
+    def near(value: Value) -> Value:  # |distance| <= 1
         return prim(
             "add",
-            prim("mul", prim("mul", prim("sub", prim("mul", const(a + 2, dtype), x), const(a + 3, dtype)), x), x),
+            prim(
+                "mul",
+                prim("mul", prim("sub", prim("mul", const(a + 2, dtype), value), const(a + 3, dtype)), value),
+                value,
+            ),
             one,
         )
 

@@ -1,7 +1,7 @@
 """Running sums, products, maxima: one pass along a dimension, each element stored with what came before it.
 
 As eager's kernels do it: on the CPU float32 adds up in double, float16 and bfloat16 in float32; of equal maxima the
-last one's position is given. A GPU adds up the pieces of a row as a tree, which is exact enough in float32; one long
+last one's position is given. A GPU adds up the pieces of a row as a tree, which is exact enough in float32. One long
 row alone is left to torch's kernel, which shares it among all processors."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def scan(
         return lo.store(const(0, dtype) if is_position(op) else cast(value, dtype), shape, dtype, stride, suffix)
     buffer = lo._buffer(lo._node_name() + suffix, shape, dtype, stride)
     along = Axis(dim_symbol(len(shape), dim), shape[dim])
-    axes = tuple(a for a in memory_order(shape, buffer.stride) if a.symbol is not along.symbol)
+    axes = tuple(axis for axis in memory_order(shape, buffer.stride) if axis.symbol is not along.symbol)
     lo.steps.append(
         LoopNest(
             buffer,

@@ -143,7 +143,7 @@ def _along(lo: Lowering, buffer: Buffer, dim: int, ids: Ref, value: Any, mode: s
     size = buffer.shape[dim] if buffer.shape else 1
     p = checked(ids.value, size, f"RuntimeError: index out of bounds for dimension {dim} with size {size}")
     if isinstance(value, Ref):
-        v = remap(value, ids.shape, {d: axis(ids.shape, d) for d in range(ndim)}).value
+        v = remap(value, ids.shape, {dim: axis(ids.shape, dim) for dim in range(ndim)}).value
     else:
         v = operand(value, buffer.dtype)
     store_at(lo, buffer, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(ndim)], mode)
@@ -361,7 +361,7 @@ def _into_planes(lo: Lowering, x: Ref, ids: Ref, size: Sequence[Any], mode: str)
         volume = s * volume
     p = checked(ids.value, volume, "RuntimeError: Found an invalid max index")
     planes = x.ndim - k
-    at: list[Any] = [axis(x.shape, d) for d in range(planes)]
+    at: list[Any] = [axis(x.shape, dim) for dim in range(planes)]
     if all(map(same, buffer.stride, contiguous_strides(buffer.shape))):
         return store_at(lo, buffer, x.shape, x.value, [*at, p], mode, (*buffer.stride[:planes], 1))
     return store_at(lo, buffer, x.shape, x.value, [*at, *_places(p, size)], mode)
@@ -378,10 +378,12 @@ def embedding_dense_backward(
     ndim = grad.ndim
     at = remap(ids, ids.shape + (1,), {dim: dim_symbol(ndim, dim) for dim in range(ids.ndim)}).value
     p = checked(at, rows, "IndexError: index out of range in self")
-    v = grad.value
+    value = grad.value
     if padding >= 0:
-        v = prim("where", prim("eq", cast(at, torch.int64), const(padding, torch.int64)), const(0, v.dtype), v)
-    return store_at(lo, buffer, grad.shape, v, [p, axis(grad.shape, ndim - 1)], "add")
+        value = prim(
+            "where", prim("eq", cast(at, torch.int64), const(padding, torch.int64)), const(0, value.dtype), value
+        )
+    return store_at(lo, buffer, grad.shape, value, [p, axis(grad.shape, ndim - 1)], "add")
 
 
 # ---- whole slices at positions of one dimension

@@ -31,7 +31,7 @@ def _bisect(lo: Lowering, rows: Ref, x: Any, right: bool, sorter: Ref | None = N
     wanted = operand(x, dtype)
 
     def at(k: Value) -> Value:
-        m: dict[int, Any] = {d: axis(shape, d) for d in range(rows.ndim - 1)} if rows.ndim > 1 else {}
+        m: dict[int, Any] = {dim: axis(shape, dim) for dim in range(rows.ndim - 1)} if rows.ndim > 1 else {}
         if sorter is not None and not is_one(n):
             k = checked(
                 remap(sorter, shape, {**m, rows.ndim - 1: indirect_symbol(k)}).value,

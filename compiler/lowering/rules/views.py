@@ -137,7 +137,7 @@ def unfold(lo: Lowering, node: Any, x: Ref, dim: int, size: Any, step: Any) -> R
     dim %= x.ndim
     shape = lo.out_shape()
     n = x.ndim + 1
-    m: dict[int, Any] = {d: dim_symbol(n, d) for d in range(x.ndim)}
+    m: dict[int, Any] = {dim: dim_symbol(n, dim) for dim in range(x.ndim)}
     at = as_expr(0) if is_one(shape[dim]) else dim_symbol(n, dim) * step
     m[dim] = at if is_one(shape[-1]) else at + dim_symbol(n, n - 1)
     return remap(x, shape, m)

@@ -35,7 +35,7 @@ def element_at(
     `inside`.
     """
     ndim = len(shape)
-    m = {d: as_expr(0) if is_one(shape[d]) else dim_symbol(ndim, d) for d in range(lead)}
+    m = {dim: as_expr(0) if is_one(shape[dim]) else dim_symbol(ndim, dim) for dim in range(lead)}
     m.update({lead + k: as_expr(p) for k, p in enumerate(at)})
     value = remap(x, shape, m).value
     return value if inside is None else prim("masked", inside, value, const(fill, value.dtype))
@@ -405,9 +405,9 @@ def _pad(source: Any) -> Any:
     return f
 
 
-def _reflected(e: Expr, size: Expr) -> Expr:
-    e = maximum(e, 0 - e)
-    return minimum(e, (size - 1) * 2 - e)
+def _reflected(expr: Expr, size: Expr) -> Expr:
+    expr = maximum(expr, 0 - expr)
+    return minimum(expr, (size - 1) * 2 - expr)
 
 
 def _clamped(expr: Expr, size: Expr) -> Expr:

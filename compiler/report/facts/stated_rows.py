@@ -17,7 +17,7 @@ def plain_choices(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 def trial(t: Any) -> s.Trial:
     """A candidate as autotuning states it: a Trial, (config, seconds), or an object with `config` or `choices`,
-    `seconds` or `us` (microseconds), `chosen` or `kept`, `error`; whatever else it holds belongs to the
+    `seconds` or `us` (microseconds), `chosen` or `kept`, `error`. Whatever else it holds belongs to the
     configuration."""
     if isinstance(t, s.Trial):
         return t

@@ -2,7 +2,7 @@
 the rise of an MLP.
 
 One wide product fills the device where several narrow ones don't, and is one launch. The weights are joined by a kernel
-of ours in each call, so that no copy of a parameter can go stale; that costs little beside the products, and `_gain`
+of ours in each call, so that no copy of a parameter can go stale. That costs little beside the products, and `_gain`
 says where it pays. Weights that autocast converts in each call are joined by the conversion itself.
 """
 
@@ -36,7 +36,7 @@ def merge_products(aten_graph: AtenGraph) -> None:
         key = _key(node) if node not in results else None
         if key is not None:
             together.setdefault(key, []).append(node)
-    place = {n: i for i, n in enumerate(aten_graph.graph.nodes)}
+    place = {node: i for i, node in enumerate(aten_graph.graph.nodes)}
     for ns in together.values():
         if len(ns) > 1 and all(_is_early(w, ns[0], place) for n in ns for w in _operands(n)[1:]) and _gain(ns) > 0:
             _merge(aten_graph, ns)
@@ -86,21 +86,21 @@ def _key(node: Node) -> tuple | None:
     return x, node.target, val.dtype
 
 
-def _weight(n: Node) -> bool:
+def _weight(node: Node) -> bool:
     """A parameter, or the conversion of one: nothing that the graph computes."""
-    while isinstance(n, Node) and n.target is aten._to_copy.default:
-        n = n.args[0]
-    return isinstance(n, Node) and is_input(n)
+    while isinstance(node, Node) and node.target is aten._to_copy.default:
+        node = node.args[0]
+    return isinstance(node, Node) and is_input(node)
 
 
-def _is_early(w: Node, first: Node, place: dict[Node, int]) -> bool:
-    return place[w] < place[first] or w.target is aten._to_copy.default
+def _is_early(ways: Node, first: Node, place: dict[Node, int]) -> bool:
+    return place[ways] < place[first] or ways.target is aten._to_copy.default
 
 
 def _gain(ns: list[Node]) -> float:
     """Microseconds that one product saves."""
     m, k = ns[0].args[-2].meta["val"].shape
-    columns = [n.meta["val"].shape[1] for n in ns]
+    columns = [node.meta["val"].shape[1] for node in ns]
 
     def time(c: int) -> float:
         return max(NARROW_US, 2.0 * m * k * c / FLOPS / (1.0 if c >= WIDE else NARROW))
@@ -140,14 +140,14 @@ def _merge(aten_graph: AtenGraph, ns: list[Node]) -> None:
             out = call_like(aten_graph.graph, first, aten.mm.default, x, weight)
         at = 0
         pieces = []
-        for n in ns:
-            c = n.meta["val"].shape[1]
-            pieces.append(call_like(aten_graph.graph, n, aten.slice.Tensor, out, 1, at, at + c, 1))
+        for node in ns:
+            c = node.meta["val"].shape[1]
+            pieces.append(call_like(aten_graph.graph, node, aten.slice.Tensor, out, 1, at, at + c, 1))
             at += c
-    for n, piece in zip(ns, pieces):
-        n.replace_all_uses_with(piece)
-        y = n.args[-1]
-        graph.erase_node(n)
+    for node, piece in zip(ns, pieces):
+        node.replace_all_uses_with(piece)
+        y = node.args[-1]
+        graph.erase_node(node)
         if not y.users:
             graph.erase_node(y)
 

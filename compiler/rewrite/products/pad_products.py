@@ -60,16 +60,16 @@ def _slow(val: TensorMeta, m: Any, k: Any, c: Any) -> bool:
     )
 
 
-def _is_made(n: Node) -> bool:
+def _is_made(node: Node) -> bool:
     """Whether a kernel of ours makes the operand, so that padding it is free."""
-    while n.target in (aten.permute.default, aten.view.default):
-        n = n.args[0]
+    while node.target in (aten.permute.default, aten.view.default):
+        node = node.args[0]
     return (
-        is_call(n)
-        and isinstance(n.target, torch._ops.OpOverload)
+        is_call(node)
+        and isinstance(node.target, torch._ops.OpOverload)
         and (
-            torch.Tag.pointwise in n.target.tags
-            or n.target in (aten._to_copy.default, aten.clone.default, aten.constant_pad_nd.default)
+            torch.Tag.pointwise in node.target.tags
+            or node.target in (aten._to_copy.default, aten.clone.default, aten.constant_pad_nd.default)
         )
     )
 

@@ -76,9 +76,9 @@ def _join(aten_graph: AtenGraph, node: Node, views: list[Node], bias: Node) -> N
     with graph.inserting_before(node):  # (the bias may have been made after the product)
         new: Any = graph.call_function(aten.addmm.default, (bias, *product.args))
         new.meta = {**node.meta, "val": product.meta["val"]}
-        for v in reversed(views[:-1]):
-            new = graph.call_function(aten.view.default, (new, v.args[1]))
-            new.meta = dict(v.meta)
+        for view in reversed(views[:-1]):
+            new = graph.call_function(aten.view.default, (new, view.args[1]))
+            new.meta = dict(view.meta)
     node.replace_all_uses_with(new)
-    for v in (node, *views):
-        graph.erase_node(v)
+    for view in (node, *views):
+        graph.erase_node(view)

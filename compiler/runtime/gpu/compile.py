@@ -73,8 +73,10 @@ class Job:
 
     def request(self) -> dict[str, Any]:
         if self.source.language == "cuda":
-            (f,) = self.source.functions
-            parts = [{"name": f.name, "shared": self.source.shared, "threads": f.warps * self.target.warp}]
+            (function,) = self.source.functions
+            parts = [
+                {"name": function.name, "shared": self.source.shared, "threads": function.warps * self.target.warp}
+            ]
             return {
                 "language": "cuda",
                 "text": self.source.text,
@@ -84,30 +86,34 @@ class Job:
             }
         functions = []
         own, shared = self.source.name, _COUNT.sub("k_", self.source.name)
-        for f in self.source.functions:
-            signature = {**dict(f.arguments), **dict.fromkeys(f.constants, "constexpr")}
+        for function in self.source.functions:
+            signature = {**dict(function.arguments), **dict.fromkeys(function.constants, "constexpr")}
             pointers = [
                 i
-                for i, (n, t) in enumerate(f.arguments)
+                for i, (n, t) in enumerate(function.arguments)
                 if t.startswith("*") and (self.aligned or n.startswith("part")) or is_number(n)
             ]
-            options: dict[str, Any] = {"num_warps": f.warps, "num_stages": f.stages, "enable_fp_fusion": self.contract}
+            options: dict[str, Any] = {
+                "num_warps": function.warps,
+                "num_stages": function.stages,
+                "enable_fp_fusion": self.contract,
+            }
             if self.target.backend == "cuda":
                 options["enable_reflect_ftz"] = False  # eager keeps denormals
             if self.source.asserts:
                 options |= {"debug": True, "sanitize_overflow": False}
             functions.append(
                 {
-                    "name": f.name.replace(own, shared, 1),
+                    "name": function.name.replace(own, shared, 1),
                     "signature": signature,
-                    "constants": f.constants,
+                    "constants": function.constants,
                     "aligned": pointers,
                     "options": options,
                 }
             )
-        t = self.target
+        target = self.target
         text = _HEADER.sub("#", self.source.text).replace(own, shared)
-        return {"text": text, "target": [t.backend, t.arch, t.warp], "functions": functions}
+        return {"text": text, "target": [target.backend, target.arch, target.warp], "functions": functions}
 
 
 # ---- from jobs to binaries
@@ -128,7 +134,7 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
                 _wait(answers)
             except OSError as again:
                 raise ToolchainError(f"compiled kernels can't be written: {again}") from e
-    return [_loaded[k] for k in keys]
+    return [_loaded[key] for key in keys]
 
 
 def begin(jobs: Sequence[Job], opts: Any) -> None:
@@ -147,8 +153,8 @@ def _begin(
     limit = processes(opts)
     keys: list[str] = []
     answers: dict[str, Answer] = {}
-    for j in jobs:
-        request, name = j.request(), j.source.name
+    for job in jobs:
+        request, name = job.request(), job.source.name
         key = content_key(json.dumps(request, sort_keys=True), (), toolchain())
         keys.append(key)
         if key in _loaded or key in answers:
@@ -176,12 +182,12 @@ def _wait(answers: dict[str, Answer]) -> None:
     """Until all are there. Raises what the first of them raises; those that have not begun are left out then."""
     try:
         meanwhile.use(lambda: all(a.ended() for a in answers.values()))
-        for a in answers.values():
-            a.result()
+        for answer in answers.values():
+            answer.result()
     except BaseException:
         gone = set(map(id, drop(answers.values())))
-        for key, a in answers.items():
-            if id(a) in gone:
+        for key, answer in answers.items():
+            if id(answer) in gone:
                 _asked.pop(key, None)
         raise
 
@@ -251,19 +257,19 @@ _CRASHES = {-s for s in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.S
 
 def _ask(request: dict[str, Any], again: bool = True) -> dict[str, Any]:
     """A process's answer. Where it was killed (the machine had no memory left) another one is asked, once."""
-    w = take()
+    worker = take()
     try:
-        answer = w.ask(request)
+        answer = worker.ask(request)
     except ToolchainError as e:
-        if w.died in _CRASHES:
+        if worker.died in _CRASHES:
             return {"error": f"the compiler crashes: {e}"}
-        if w.died == -signal.SIGKILL and again:
+        if worker.died == -signal.SIGKILL and again:
             return _ask(request, False)
         raise
     except BaseException:
-        w.stop()  # it may be in the middle of the job
+        worker.stop()  # it may be in the middle of the job
         raise
-    give(w)
+    give(worker)
     return answer
 
 

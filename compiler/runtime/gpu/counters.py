@@ -2,7 +2,7 @@
 
 Some of cuBLASLt's kernels share out their tiles by a counter of four bytes in their workspace, which is cleared before
 each of them. In a graph that is a node between two kernels that would follow on each other: 5 us on an H200. So each
-product of a graph has a workspace of its own, and the graph is changed before it is instantiated: what came before such
+product of a graph has a workspace of its own, and the graph is changed before it is instantiated. What came before such
 a node and what came behind it follow on each other, and one node clears all workspaces before anything else. What else
 writes a workspace, or clears it twice, stays as it was recorded.
 """

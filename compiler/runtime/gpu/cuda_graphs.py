@@ -2,7 +2,7 @@
 `cudagraphs`).
 
 The first calls (WATCHED) run plainly and show which inputs keep their address (parameters, buffers, anything that
-stays): those are read where they are and never copied; the others are copied into memory of the graph's before each
+stays): those are read where they are and never copied. The others are copied into memory of the graph's before each
 replay. Results are copied out, so that they stay valid. Inputs that are written must keep their address for PAID
 replays: then the graph is recorded again where they lie now. Sizes and numbers that vary have a graph each, up to MOST.
 
@@ -63,13 +63,13 @@ _last_stream: dict[int, tuple[int, torch.cuda.Stream]] = {}  # the raw handle an
 _stopped = ""  # why nothing is captured any more
 
 
-def why_not_captured(s: Schedule, index: int) -> str | None:
+def why_not_captured(schedule: Schedule, index: int) -> str | None:
     """What of a plan can't be part of a CUDA graph; None where nothing is known to be in the way."""
     device = torch.device("cuda", index)
-    for b in s.inputs:
-        if isinstance(b, Buffer) and torch.device(b.device) != device:
-            return f"input {b.name} is on {b.device}"
-    for step in s.steps:
+    for buffer in schedule.inputs:
+        if isinstance(buffer, Buffer) and torch.device(buffer.device) != device:
+            return f"input {buffer.name} is on {buffer.device}"
+    for step in schedule.steps:
         if isinstance(step, Extern):
             if communicates(step.op):
                 return f"{step.op} exchanges tensors with other processes"
@@ -81,10 +81,10 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
                 return f"where {step.op} keeps the seed of its dropout, its backward looks for it"
             if str(step.op).startswith("aten._grouped_mm") and not _groups_stay(step, index):
                 return f"{step.op} asks the host for the sizes of its groups, but for bfloat16 on newer devices"
-            for b in step.outputs:
-                if b is not None and torch.device(b.device or "cpu") != device:
-                    return f"{step.op} gives a tensor on {b.device}"
-    if not any(isinstance(step, (Launch, Extern)) for step in s.steps):
+            for buffer in step.outputs:
+                if buffer is not None and torch.device(buffer.device or "cpu") != device:
+                    return f"{step.op} gives a tensor on {buffer.device}"
+    if not any(isinstance(step, (Launch, Extern)) for step in schedule.steps):
         return "there is nothing to launch"
     return None
 
@@ -181,7 +181,9 @@ class CudaGraphs:
     def begin_step(self, n_outputs: int) -> Step | None:
         """This is the forward of a training step: results from n_outputs on are for its backward alone."""
         inputs = {id(b) for b in self.s.inputs}
-        if can_hold() and any(o.kind == "buffer" and id(o.value) not in inputs for o in self.s.outputs[n_outputs:]):
+        if can_hold() and any(
+            output.kind == "buffer" and id(output.value) not in inputs for output in self.s.outputs[n_outputs:]
+        ):
             self.step = Step(n_outputs, self.index)
         return self.step
 
@@ -243,25 +245,25 @@ class CudaGraphs:
             _in_order(self.index)  # a forward that is replayed on another stream waits for what reads its memory
         return self._consume_plainly(given)
 
-    def _replay(self, g: _Graph, inputs: tuple) -> tuple:
-        if g.held is not None:
+    def _replay(self, graph: _Graph, inputs: tuple) -> tuple:
+        if graph.held is not None:
             assert self.step is not None
-            self.step.last = g.held
-        if g.states is not None:
-            g.states.fill()
-        g.replays += 1
-        g.graph.replay()
-        out = g.static.results(inputs)
-        for at, results in g.together:
+            self.step.last = graph.held
+        if graph.states is not None:
+            graph.states.fill()
+        graph.replays += 1
+        graph.graph.replay()
+        out = graph.static.results(inputs)
+        for at, results in graph.together:
             torch._foreach_copy_([out[k] for k in at], results)
-        if g.views:
-            out = _with_views(out, inputs, g.views, len(self.s.outputs))
+        if graph.views:
+            out = _with_views(out, inputs, graph.views, len(self.s.outputs))
         if self.counted:
             torch.autograd.graph.increment_version([inputs[i] for i in self.counted])
         if self.s.uncounted:
             unseen_writes.note()
-        for k, n in self.changed.items():
-            changed(out[k], n)
+        for key, n in self.changed.items():
+            changed(out[key], n)
         return out
 
     def _busy(self) -> bool:
@@ -296,15 +298,15 @@ class CudaGraphs:
         self._say("gradients are copied: those of an earlier call were still held when the next one began")
         return True
 
-    def _alone(self, g: _Graph, held: Held, given: list) -> bool:
+    def _alone(self, graph: _Graph, held: Held, given: list) -> bool:
         """Whether nobody but the list holds what this backward reads. What it reads leaves the list, and comes back
         where the plan is to run.
         """
-        for i, _ in g.read:
+        for i, _ in graph.read:
             given[i] = None
         if not held.alive:
             return True
-        for i, view in g.read:
+        for i, view in graph.read:
             given[i] = view.detach()
         return False
 
@@ -329,7 +331,9 @@ class CudaGraphs:
             out = self.plan(*inputs)
             if self.step is not None:
                 g.kept_bytes = sum(
-                    t.numel() * t.element_size() for t in out[self.step.first :] if isinstance(t, torch.Tensor)
+                    tensor.numel() * tensor.element_size()
+                    for tensor in out[self.step.first :]
+                    if isinstance(tensor, torch.Tensor)
                 )
             return out
         g.moving |= {i for k, i in enumerate(self.tensors) if any(s[k] != here[k] for s in g.seen)}
@@ -338,28 +342,28 @@ class CudaGraphs:
             out = None if self._busy() else self._capture(g, inputs)
         return self.plan(*inputs) if out is None else out
 
-    def _moved(self, g: _Graph, i: int) -> None:
+    def _moved(self, graph: _Graph, i: int) -> None:
         """An input that seemed to keep its address does not: it will be copied from now on. One that is written can't
         be: it must have stayed for long enough. (Each generation makes a cache anew.)
         """
-        paid, g.replays = g.replays >= PAID, 0
+        paid, graph.replays = graph.replays >= PAID, 0
         if paid:
-            g.seen, g.captures = [], 1
+            graph.seen, graph.captures = [], 1
         if not paid or i not in self.written:
-            g.moving.add(i)
-        self._drop(g)
-        if g.captures > RECAPTURES:
-            self._give_up(g, "inputs keep changing their addresses")
+            graph.moving.add(i)
+        self._drop(graph)
+        if graph.captures > RECAPTURES:
+            self._give_up(graph, "inputs keep changing their addresses")
 
-    def _drop(self, g: _Graph) -> None:
-        if g.held is not None:
-            g.held.dropped = True
-        g.graph = g.static = g.held = g.results = g.lent = g.states = None
-        g.keep, g.together, g.views, g.read = [], [], [], []
+    def _drop(self, graph: _Graph) -> None:
+        if graph.held is not None:
+            graph.held.dropped = True
+        graph.graph = graph.static = graph.held = graph.results = graph.lent = graph.states = None
+        graph.keep, graph.together, graph.views, graph.read = [], [], [], []
 
-    def _give_up(self, g: _Graph, reason: str) -> None:
-        self._drop(g)
-        g.reason = reason
+    def _give_up(self, graph: _Graph, reason: str) -> None:
+        self._drop(graph)
+        graph.reason = reason
         if self.step is not None and not self.backward:
             self.step.reason = reason
         self._say(f"plain launches: {reason}")
@@ -374,17 +378,18 @@ class CudaGraphs:
             events.fallback("CUDA graph", reason)
 
     # ---- capture
-    def _capture(self, g: _Graph, inputs: tuple) -> tuple | None:
+    def _capture(self, graph: _Graph, inputs: tuple) -> tuple | None:
         """Record the graph and decide about it. Gives this call's results, or None where the plan is to give them."""
-        if set(self.written) & g.moving:
-            self._give_up(g, "an input that is written changes its address from call to call")
+        if set(self.written) & graph.moving:
+            self._give_up(graph, "an input that is written changes its address from call to call")
             return None
         step = None if self.backward else self.step
         if step is not None:
-            if held_bytes(self.index) - step.reserved + max(step.reserved, g.kept_bytes) > most_bytes(self.index):
+            if held_bytes(self.index) - step.reserved + max(step.reserved, graph.kept_bytes) > most_bytes(self.index):
                 self._give_up(
-                    g,
-                    f"what it keeps for backward ({g.kept_bytes >> 20} MB) would pass a quarter of the device's memory",
+                    graph,
+                    f"what it keeps for backward ({graph.kept_bytes >> 20} MB) would pass a quarter of the device's"
+                    " memory",
                 )
                 return None
             if not step.reserved:
@@ -393,7 +398,7 @@ class CudaGraphs:
         fed = list(inputs)
         return (
             self(*inputs)
-            if self._record_and_decide(g, inputs, fed, step.pool if step else common_pool(self.index))
+            if self._record_and_decide(graph, inputs, fed, step.pool if step else common_pool(self.index))
             else None
         )
 
@@ -443,7 +448,7 @@ class CudaGraphs:
         for i in sorted(g.moving):
             fed[i] = own_copy(inputs[i])
             copied.append((i, fed[i]))
-        sizes = {i: span(t) * t.element_size() for i, t in copied}
+        sizes = {i: span(tensor) * tensor.element_size() for i, tensor in copied}
         rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
         given = {
             StorageWeakRef(x.untyped_storage())
@@ -484,17 +489,17 @@ class CudaGraphs:
             copied_bytes=sum(sizes.values()),
             result_bytes=results.bytes,
             held_bytes=g.held.bytes if g.held else 0,
-            launches=sum(isinstance(s, (Launch, Extern)) for s in self.s.steps),
+            launches=sum(isinstance(step, (Launch, Extern)) for step in self.s.steps),
         )
         return True
 
-    def _hand_out(self, g: _Graph, lent: Held | None) -> int:
+    def _hand_out(self, graph: _Graph, lent: Held | None) -> int:
         """Results are copied, but for those that are lent; how many launches that takes."""
         if lent is not None and self.step is not None:
             self.step.lent.append(lent)
-        outputs, objects, g.together = g.results.rows(g.held, lent)
-        g.static, g.lent = native.CudaStatic(self.index, g.rows, outputs, objects), lent
-        return sum(o[0] == 0 for o in outputs) - sum(len(at) - 1 for at, _ in g.together)
+        outputs, objects, graph.together = graph.results.rows(graph.held, lent)
+        graph.static, graph.lent = native.CudaStatic(self.index, graph.rows, outputs, objects), lent
+        return sum(output[0] == 0 for output in outputs) - sum(len(at) - 1 for at, _ in graph.together)
 
     def _record(self, pool: Pool, fed: list, states: philox.States | None) -> tuple[Any, tuple]:
         index, side = self.index, pool.side
@@ -516,18 +521,18 @@ class CudaGraphs:
             self.step.reserved += torch.cuda.memory_reserved(index) - reserved
         return graph, outs
 
-    def _worth_it(self, g: _Graph, inputs: tuple, in_bytes: int, out_bytes: int, n_copies: int) -> str:
+    def _worth_it(self, graph: _Graph, inputs: tuple, in_bytes: int, out_bytes: int, n_copies: int) -> str:
         """Why plain launches are better; "" where replays are."""
-        launches = sum(isinstance(s, (Launch, Extern)) for s in self.s.steps)
-        if self.written or self.random or g.held is not None or g.read:  # can't be run to be measured
+        launches = sum(isinstance(step, (Launch, Extern)) for step in self.s.steps)
+        if self.written or self.random or graph.held is not None or graph.read:  # can't be run to be measured
             cost = (2 * in_bytes + 2 * out_bytes) / BANDWIDTH + n_copies * COPY_S
             if cost > launches * LAUNCH_S:
                 return f"copying {in_bytes + out_bytes} bytes in and out takes longer than {launches} launches"
             return ""
 
         def replay() -> None:
-            g.static.load(inputs)
-            self._replay(g, inputs)
+            graph.static.load(inputs)
+            self._replay(graph, inputs)
 
         _in_order(self.index)
         best = {"replay": float("inf"), "plain": float("inf")}
@@ -577,24 +582,26 @@ def _in_order(index: int) -> None:
         _last_stream[index] = (stream, now)
 
 
-def _key_function(s: Schedule) -> Callable[..., Any] | None:
+def _key_function(schedule: Schedule) -> Callable[..., Any] | None:
     """`(*inputs) -> sizes and numbers that the plan depends on`; None where there are none."""
     parts = []
-    for _, (i, kind, dim) in s.symbols.items():
+    for _, (i, kind, dim) in schedule.symbols.items():
         parts.append(f"x{i}" if kind == "value" else f"x{i}.{'shape' if kind == 'size' else 'stride()'}[{dim}]")
-    parts += [f"x{i}" for i, b in enumerate(s.inputs) if not isinstance(b, (Buffer, Expr))]
+    parts += [f"x{i}" for i, b in enumerate(schedule.inputs) if not isinstance(b, (Buffer, Expr))]
     if not parts:
         return None
-    return eval(f"lambda {', '.join(f'x{i}' for i in range(len(s.inputs)))}: ({', '.join(dict.fromkeys(parts))},)")
+    return eval(
+        f"lambda {', '.join(f'x{i}' for i in range(len(schedule.inputs)))}: ({', '.join(dict.fromkeys(parts))},)"
+    )
 
 
-def _draws_random_numbers(s: Schedule) -> bool:
-    return any(isinstance(x, Extern) and torch.Tag.nondeterministic_seeded in x.op.tags for x in s.steps)
+def _draws_random_numbers(schedule: Schedule) -> bool:
+    return any(isinstance(x, Extern) and torch.Tag.nondeterministic_seeded in x.op.tags for x in schedule.steps)
 
 
-def _own_draws(s: Schedule) -> int:
+def _own_draws(schedule: Schedule) -> int:
     """How often kernels of ours draw random numbers, where torch's kernels do not."""
-    draws = [x for x in s.steps if isinstance(x, Extern) and philox.draws(x.op, x.args, x.kwargs)]
+    draws = [x for x in schedule.steps if isinstance(x, Extern) and philox.draws(x.op, x.args, x.kwargs)]
     return sum(len(x.args[1]) for x in draws) if all(x.op is philox.STATE for x in draws) else 0
 
 
@@ -628,9 +635,9 @@ class _Memory(NamedTuple):
 def _storages(values: Iterable[Any], empty: bool = True) -> Iterator[int]:
     """Where the tensors among these lie. `empty`: those without elements, too."""
     return (
-        x.untyped_storage().data_ptr()
-        for x in values
-        if isinstance(x, torch.Tensor) and x.layout is torch.strided and (empty or x.numel())
+        value.untyped_storage().data_ptr()
+        for value in values
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and (empty or value.numel())
     )
 
 
@@ -782,5 +789,5 @@ class _Results:
         return tuple(rows), tuple(objects), together
 
 
-def _lies_on(t: torch.Tensor, index: int) -> bool:
-    return t.is_cuda and t.device.index == index
+def _lies_on(tensor: torch.Tensor, index: int) -> bool:
+    return tensor.is_cuda and tensor.device.index == index

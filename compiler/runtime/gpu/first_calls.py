@@ -28,7 +28,11 @@ class FirstCalls:
 
     def __init__(self, steps: Iterable[Any], index: int):
         self.index = index
-        kinds = {_kind(s): s for s in steps if isinstance(s, Extern) and s.op in SLOW_AT_FIRST and _is_fixed(s)}
+        kinds = {
+            _kind(step): step
+            for step in steps
+            if isinstance(step, Extern) and step.op in SLOW_AT_FIRST and _is_fixed(step)
+        }
         self.left = list(reversed(kinds.values()))
 
     def __call__(self, done: Callable[[], bool]) -> None:
@@ -41,7 +45,7 @@ class FirstCalls:
                 if 2 * sum(map(_bytes, _buffers(step))) > MOST_SHARE * free:
                     continue
                 try:
-                    step.op(*(self._made_up(a) for a in step.args))
+                    step.op(*(self._made_up(arg) for arg in step.args))
                 except RuntimeError as e:  # memory above all: the call that counts will say so
                     events.emit("progress", text=f"no first call ahead of its time: {e}", done=1, total=1)
                     return
@@ -54,21 +58,21 @@ class FirstCalls:
 
 
 def _buffers(step: Extern) -> list[Buffer]:
-    return [a for a in step.args if isinstance(a, Buffer)]
+    return [arg for arg in step.args if isinstance(arg, Buffer)]
 
 
 def _is_fixed(step: Extern) -> bool:
-    return all(as_expr(n).is_const for b in _buffers(step) for n in (*b.shape, *b.stride))
+    return all(as_expr(n).is_const for buffer in _buffers(step) for n in (*buffer.shape, *buffer.stride))
 
 
 def _kind(step: Extern) -> str:
     """What the library tells convolutions apart by."""
-    words = [(a.dtype, a.shape, a.stride) if isinstance(a, Buffer) else a for a in step.args]
+    words = [(arg.dtype, arg.shape, arg.stride) if isinstance(arg, Buffer) else arg for arg in step.args]
     return repr((step.op, words))
 
 
-def _bytes(b: Buffer) -> int:
-    n = b.dtype.itemsize
-    for size in b.shape:
+def _bytes(buffer: Buffer) -> int:
+    n = buffer.dtype.itemsize
+    for size in buffer.shape:
         n *= as_expr(size).value
     return n

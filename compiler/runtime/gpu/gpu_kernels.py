@@ -46,16 +46,16 @@ def load_kernels(
     """A callable on device `index` for each kernel. `otherwise(kernel)`: of make_kernel. Raises ToolchainError."""
     jobs = _jobs(kernels, target, opts)
     binaries = compile_all(jobs, opts)
-    for job, b in zip(jobs, binaries):
-        loaded(b, index, job, opts)
+    for job, binary in zip(jobs, binaries):
+        loaded(binary, index, job, opts)
     made = [
         make_kernel(k, b, target, index, opts, otherwise=otherwise(k) if otherwise else None)
         for k, b in zip(kernels, binaries)
     ]
     if events.heard():
         device = torch.cuda.get_device_properties(index)
-        for k, b in zip(kernels, binaries):
-            _tell(k, b, [h[1:3] for h in _functions(b, index)], device)
+        for kernel, binary in zip(kernels, binaries):
+            _tell(kernel, binary, [h[1:3] for h in _functions(binary, index)], device)
     return made
 
 
@@ -65,27 +65,27 @@ def begin_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: A
 
 
 def _jobs(kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: Any) -> list[Job]:
-    return [Job(k.source, target, contract=not opts.get("emulate_precision", False)) for k in kernels]
+    return [Job(kernel.source, target, contract=not opts.get("emulate_precision", False)) for kernel in kernels]
 
 
-def _tell(k: GeneratedKernel, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:
+def _tell(kernel: GeneratedKernel, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:
     """State what a kernel uses of the device. `used`: (registers, bytes of spilled values) of a thread, for each
     function.
     """
     most = max(range(len(used)), key=lambda i: used[i][0])
     events.emit(
         "binary",
-        name=k.name,
-        source=k.source.text,
-        language=k.source.language,
-        names=k.source.names,
-        choices=dict(k.source.choices),
-        lines=k.kernel.lines,
+        name=kernel.name,
+        source=kernel.source.text,
+        language=kernel.source.language,
+        names=kernel.source.names,
+        choices=dict(kernel.source.choices),
+        lines=kernel.kernel.lines,
         registers=used[most][0],
         spills=max(u[1] for u in used),
-        shared=max(p.shared for p in binary.parts),
+        shared=max(part.shared for part in binary.parts),
         occupancy=occupancy(used[most][0], binary.parts[most].shared, binary.parts[most].threads, device),
-        assembly="\n".join(p.assembly() for p in binary.parts),
+        assembly="\n".join(part.assembly() for part in binary.parts),
     )
 
 
@@ -109,10 +109,11 @@ def _functions(binary: Binary, index: int) -> tuple:
         with torch.cuda.device(index):
             torch._C._cuda_setDevice(index)  # a thread of autograd's may have no context yet
             found = tuple(native.cuda_load(p.code, ((p.entry, p.shared),))[0] for p in binary.parts)
-        for p, (_, registers, _, most) in zip(binary.parts, found):
-            if p.threads > most:
+        for part, (_, registers, _, most) in zip(binary.parts, found):
+            if part.threads > most:
                 raise RejectedKernel(
-                    f"{p.name} has {p.threads} threads of {registers} registers, and the device runs {most} of them"
+                    f"{part.name} has {part.threads} threads of {registers} registers, and the device runs {most} of"
+                    " them"
                 )
         _handles[key] = found
         _keep.append(binary)
@@ -138,7 +139,7 @@ def fits(binary: Binary, index: int) -> bool:
 
 
 def make_kernel(
-    k: GeneratedKernel,
+    kernel: GeneratedKernel,
     binary: Binary,
     target: GpuTarget,
     index: int,
@@ -150,18 +151,18 @@ def make_kernel(
     """The callable of one kernel. Variants for pointers that are not aligned, and for sizes that 32-bit indices can't
     hold, are compiled when a call first needs them; `otherwise` makes what serves where the driver rejects a launch.
     """
-    source = source or k.source
+    source = source or kernel.source
     handles = _functions(binary, index)
-    facts = launch_facts(k, source)
-    sizes = [str(e) for e in k.kernel.sizes]
+    facts = launch_facts(kernel, source)
+    sizes = [str(e) for e in kernel.kernel.sizes]
     fixed = facts.fixed
     parts = tuple(
-        (h[0], p.threads, p.shared, int(g.value) if fixed else 0, facts.waits)
-        for h, p, g in zip(handles, binary.parts, facts.grids)
+        (handle[0], part.threads, part.shared, int(grid.value) if fixed else 0, facts.waits)
+        for handle, part, grid in zip(handles, binary.parts, facts.grids)
     )
-    unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
-    wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
-    return launcher(k.name, index, parts, k.n_buffers, sizes, facts, unaligned, wide, otherwise)
+    unaligned = (lambda: _unaligned(kernel, source, target, index, opts)) if aligned else None
+    wide = (lambda: _wide(kernel, target, index, opts)) if source.limits else None
+    return launcher(kernel.name, index, parts, kernel.n_buffers, sizes, facts, unaligned, wide, otherwise)
 
 
 @dataclass(frozen=True)
@@ -187,20 +188,20 @@ class LaunchFacts:
     @property
     def fixed(self) -> bool:
         """Whether no size matters to how the kernel is launched (it may be passed some all the same)."""
-        return not self.limits and all(e.is_const for e in (*self.grids, *self.offsets, self.scratch))
+        return not self.limits and all(expr.is_const for expr in (*self.grids, *self.offsets, self.scratch))
 
 
-def launch_facts(k: GeneratedKernel, source: TritonSource) -> LaunchFacts:
-    sizes = [str(e) for e in k.kernel.sizes]
+def launch_facts(kernel: GeneratedKernel, source: TritonSource) -> LaunchFacts:
+    sizes = [str(e) for e in kernel.kernel.sizes]
     kinds = "".join("l" if t == "i64" else "i" for n, t in source.functions[0].arguments if n in sizes)
     kinds += "".join(
         {"fp32": "f", "fp64": "d", "i64": "l"}.get(t, "i")
         for n, t in source.functions[0].arguments
-        if n in dict(k.kernel.params)
+        if n in dict(kernel.kernel.params)
     )
     offsets, total = _scratch(source)
-    grids = [as_expr(f.grid) for f in source.functions]
-    return LaunchFacts(kinds, grids, offsets, total, list(source.limits), _walks(k, source), WAIT in source.text)
+    grids = [as_expr(function.grid) for function in source.functions]
+    return LaunchFacts(kinds, grids, offsets, total, list(source.limits), _walks(kernel, source), WAIT in source.text)
 
 
 def launcher(
@@ -224,9 +225,9 @@ def launcher(
         return native.CudaKernel(name, index, parts, n_buffers, n, facts.kinds, flat, grid, limits, *others)
 
 
-def _walks(k: GeneratedKernel, source: TritonSource) -> tuple:
+def _walks(kernel: GeneratedKernel, source: TritonSource) -> tuple:
     """How the copy engine goes through buffers, as the launcher describes it to the driver."""
-    place = {id(b): i for i, b in enumerate((*k.kernel.inputs, *k.kernel.outputs))}
+    place = {id(b): i for i, b in enumerate((*kernel.kernel.inputs, *kernel.kernel.outputs))}
     return tuple(
         (
             place[id(w.buffer)],
@@ -244,9 +245,9 @@ def _walks(k: GeneratedKernel, source: TritonSource) -> tuple:
 def _scratch(source: TritonSource) -> tuple[list[Expr], Expr]:
     """Offsets in bytes of each partial result, and the bytes of all."""
     offsets, at = [], as_expr(0)
-    for s in source.scratch:
+    for scratch in source.scratch:
         offsets.append(at)
-        at = at + (s.numel * s.dtype.itemsize + 15) // 16 * 16
+        at = at + (scratch.numel * scratch.dtype.itemsize + 15) // 16 * 16
     return offsets, at
 
 
@@ -259,22 +260,27 @@ def _codes(sizes: Sequence[str], values: Sequence[Expr]) -> tuple:
     return codes
 
 
-def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, index: int, opts: Any) -> Callable:
+def _unaligned(kernel: GeneratedKernel, source: TritonSource, target: GpuTarget, index: int, opts: Any) -> Callable:
     """The kernel for pointers of any alignment, in Triton where the copy engine can't take them."""
     if source.language == "cuda":
         from ...codegen.triton.print_kernel import print_kernel
 
-        source = print_kernel(k.kernel, target, Choices(), name=k.source.name)
+        source = print_kernel(kernel.kernel, target, Choices(), name=kernel.source.name)
     binary = compile_all([Job(source, target, False, not opts.get("emulate_precision", False))], opts)[0]
-    return make_kernel(k, binary, target, index, opts, source, aligned=False)
+    return make_kernel(kernel, binary, target, index, opts, source, aligned=False)
 
 
-def _wide(k: GeneratedKernel, target: GpuTarget, index: int, opts: Any) -> Callable:
+def _wide(kernel: GeneratedKernel, target: GpuTarget, index: int, opts: Any) -> Callable:
     """The kernel with 64-bit indices."""
     from ...codegen.triton.print_kernel import print_kernel
 
     source = print_kernel(
-        k.kernel, target, Choices(), name=k.source.name, wide=True, exact=bool(opts.get("emulate_precision", False))
+        kernel.kernel,
+        target,
+        Choices(),
+        name=kernel.source.name,
+        wide=True,
+        exact=bool(opts.get("emulate_precision", False)),
     )
     binary = compile_all([Job(source, target, contract=not opts.get("emulate_precision", False))], opts)[0]
-    return make_kernel(k, binary, target, index, opts, source)
+    return make_kernel(kernel, binary, target, index, opts, source)

@@ -5,11 +5,11 @@ graph reads it where it is. Whoever holds such a tensor (autograd's graph, a hoo
 storage: while there are more of them than before anything was handed out, nothing that writes to the memory may run. So
 one forward at a time has its results there, and others run plainly.
 
-The graphs of a step have a pool of memory of their own. When the backward is captured, nobody else holding what was
-kept, the allocator gets each place back after its last use, as in plain calls, so that what the backward makes lies
-there: its replay destroys what it reads, and may only run where nobody else holds it. A backward that is captured while
-others hold it (a graph that is retained, a second loss) is kept out of the pool: it destroys nothing. The pool lives as
-long as a graph or a tensor over its memory does.
+The graphs of a step have a pool of memory of their own. When the backward is captured and nobody else holds what was
+kept, the allocator gets each place back after its last use, as in plain calls. What the backward makes then lies there.
+Its replay destroys what it reads, and may only run where nobody else holds it. A backward that is captured while others
+hold it (a graph that is retained, a second loss) is kept out of the pool: it destroys nothing. The pool lives as long
+as a graph or a tensor over its memory does.
 
 Gradients are lent in the same way: they stay where the backward graph made them, and nothing of the step is replayed
 while anybody holds one. Who keeps gradients from step to step makes the step copy them from then on. They are no memory
@@ -129,8 +129,8 @@ def _counts_as_torch() -> bool:
     if not hasattr(native, "storage_uses"):
         return False
     few = [torch.empty(n) for n in range(4)]
-    more = [t.view(-1) for t in few for _ in range(t.numel())]
-    addresses = array("q", (t.untyped_storage()._cdata for t in few))
+    more = [tensor.view(-1) for tensor in few for _ in range(tensor.numel())]
+    addresses = array("q", (tensor.untyped_storage()._cdata for tensor in few))
     return all(
         native.storage_uses(array("q", [address])) == _sum_of_uses([address]) for address in addresses
     ) and native.storage_uses(addresses) == _sum_of_uses(addresses) > len(more)

@@ -1,10 +1,11 @@
-"""What happens to a kernel that Triton, NVRTC or the device refuses: it is printed in other ways until one is taken.
-A file on disk shows the refusal alone.
+"""What happens to a kernel that Triton, NVRTC or the device refuses: it is printed in other ways until one is taken. A
+file on disk shows the refusal alone.
 
-A kernel is refused when it is compiled or loaded, before anything ran, or (rarely: loading asks the driver whether it
-would launch) at a launch, in the middle of a plan: then the other way runs from that launch on. Where no way is taken
-the graph is generated once more with a kernel for each operator (stages.py), and after that runs by torch's own
-kernels. Each step counts as a fallback. A kernel that fails on the device is no refusal: CUDA takes no more work then.
+A kernel is refused when it is compiled or loaded, before anything ran. Rarely it is refused at a launch, in the middle
+of a plan (loading asks the driver whether it would launch). Then the other way runs from that launch on. Where no way
+is taken the graph is generated once more with a kernel for each operator (stages.py), and after that runs by torch's
+own kernels. Each step counts as a fallback. A kernel that fails on the device is no refusal: CUDA takes no more work
+then.
 """
 
 from __future__ import annotations

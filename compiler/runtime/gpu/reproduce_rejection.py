@@ -44,7 +44,7 @@ def keep_reproducer(
         )
         ending = ".cu"
     else:
-        described = json.dumps({k: value for k, value in job.items() if k != "text"})
+        described = json.dumps({key: value for key, value in job.items() if key != "text"})
         who = "The device" if loads else "Triton"
         body = _TRITON.format(job=described, loads=loads)
         text = f"# {who} rejects this; running the file shows why\n{said}{job['text']}{body}"

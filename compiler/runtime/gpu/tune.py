@@ -1,8 +1,8 @@
 """mode="max-autotune" on a GPU: kernels are printed with other tiles, and the fastest by measurement is kept.
 
 The search predicts first. A kernel that moves its bytes at the rate of a plain copy, measured once per device, has
-nothing to gain and is left alone; so is one that the launch itself takes longer than. The others are taken in the order
-of what they could win, their variants are compiled all at once in worker processes, and run in turn; a variant replaces
+nothing to gain and is left alone. So is one that the launch itself takes longer than. The others are taken in the order
+of what they could win, their variants are compiled all at once in worker processes, and run in turn. A variant replaces
 the rules' choice only where its median is clearly lower. It ends with the budget in seconds (option `autotune_seconds`,
 per kernel and MOST_S for a graph), and says how far it is in `progress` events. Results lie in the disk cache under the
 kernel's content, the device and triton's version. Where memory runs out the rules' choice stands, and an event says so.
@@ -70,7 +70,7 @@ def tune(generated: Generated, opts: Any, index: int) -> Generated:
         with torch.cuda.device(index), torch.random.fork_rng([index]):
             if not torch.cuda.is_current_stream_capturing():
                 _search(wanted, generated, opts, index, cache, until, chosen)
-    return replace(generated, kernels=[chosen.get(k.name, k) for k in generated.kernels])
+    return replace(generated, kernels=[chosen.get(kernel.name, kernel) for kernel in generated.kernels])
 
 
 def searched(what: str, opts: Any, search: Callable[[], Any], otherwise: Any) -> Any:
@@ -108,23 +108,23 @@ def _search(
 ) -> None:
     jobs = [Job(k.source, generated.target, contract=not opts.get("emulate_precision", False)) for _, k in wanted]
     rows = []
-    for (key, k), binary in zip(wanted, compile_all(jobs, opts)):
+    for (key, kernel), binary in zip(wanted, compile_all(jobs, opts)):
         try:
-            given = arguments(k.kernel, index)
-            if given is None or k.source.asserts:  # (made-up numbers may fail a check of indices)
+            given = arguments(kernel.kernel, index)
+            if given is None or kernel.source.asserts:  # (made-up numbers may fail a check of indices)
                 continue
-            call = make_kernel(k, binary, generated.target, index, opts)
+            call = make_kernel(kernel, binary, generated.target, index, opts)
             us = time_in_turn([functools.partial(call, *given)], 3)[0]
         except torch.OutOfMemoryError as e:
-            _give_up(k, e)
+            _give_up(kernel, e)
             continue
-        floor = max(k.bytes / copy_bandwidth(index) * 1e6, 2.0)
+        floor = max(kernel.bytes / copy_bandwidth(index) * 1e6, 2.0)
         if us > LEAST_US and us > GOOD * floor:
-            rows.append((us - floor, us, floor, key, k))
+            rows.append((us - floor, us, floor, key, kernel))
         else:
-            _note(k, key, [_trial(Choices(), us, True)], Choices(), cache)
+            _note(kernel, key, [_trial(Choices(), us, True)], Choices(), cache)
     rows.sort(key=lambda r: -r[0])
-    for n, (_, us, floor, key, k) in enumerate(rows):
+    for n, (_, us, floor, key, kernel) in enumerate(rows):
         left = until - time.perf_counter()
         if left <= 0:
             events.emit(
@@ -137,18 +137,19 @@ def _search(
         events.emit(
             "progress",
             text=(
-                f"tuning {k.name} ({us:.0f} us, a copy of its bytes {floor:.0f} us), at most {left:.1f} s left, kernel"
+                f"tuning {kernel.name} ({us:.0f} us, a copy of its bytes {floor:.0f} us), at most {left:.1f} s left,"
+                " kernel"
             ),
             done=n + 1,
             total=len(rows),
         )
         try:
-            trials, best = _race(k, generated, opts, index)
+            trials, best = _race(kernel, generated, opts, index)
         except torch.OutOfMemoryError as e:
-            _give_up(k, e)
+            _give_up(kernel, e)
             continue
-        _note(k, key, trials, best, cache)
-        chosen[k.name] = _printed(k, best, generated.target, opts)
+        _note(kernel, key, trials, best, cache)
+        chosen[kernel.name] = _printed(kernel, best, generated.target, opts)
 
 
 def _race(kernel: GeneratedKernel, generated: Generated, opts: Any, index: int) -> tuple[list[dict[str, Any]], Choices]:
@@ -203,8 +204,8 @@ def those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
         return out
 
 
-def described(c: Choices) -> dict[str, Any]:
-    return c.plain() or {"default": True}
+def described(choices: Choices) -> dict[str, Any]:
+    return choices.plain() or {"default": True}
 
 
 def _trial(c: Choices, us: float, kept: bool) -> dict[str, Any]:
@@ -350,8 +351,8 @@ def arguments(kernel: Kernel, index: int) -> list | None:
         sizes = [int(as_expr(size).eval(kernel.hints)) for size in kernel.sizes]
         values = {str(size): n for size, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
         shapes = [
-            tuple(tuple(int(as_expr(dim).eval(values)) for dim in dims) for dims in (b.shape, b.stride))
-            for b in (*kernel.inputs, *kernel.outputs)
+            tuple(tuple(int(as_expr(dim).eval(values)) for dim in dims) for dims in (buffer.shape, buffer.stride))
+            for buffer in (*kernel.inputs, *kernel.outputs)
         ]
     except KeyError:
         return None
@@ -359,16 +360,16 @@ def arguments(kernel: Kernel, index: int) -> list | None:
     need = sum(_span(shape, stride) * buffer.dtype.itemsize for buffer, (shape, stride) in zip(buffers, shapes))
     if need > MOST_SHARE * torch.cuda.mem_get_info(index)[0]:
         return None
-    p = find_product(without_locals(kernel)) if kernel.template is None else None
+    product = find_product(without_locals(kernel)) if kernel.template is None else None
     parted = (
-        {p.groups.ends.buffer: at_hints(numel(p.axes_in_groups), kernel.hints)}
-        if p is not None and p.groups is not None
+        {product.groups.ends.buffer: at_hints(numel(product.axes_in_groups), kernel.hints)}
+        if product is not None and product.groups is not None
         else {}
     )
     tensors = [
         made_up(buffer, shape, stride, index, parted.get(buffer)) for buffer, (shape, stride) in zip(buffers, shapes)
     ]
-    return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
+    return [*tensors, *sizes, *(1.0 if dtype.is_floating_point else 1 for _, dtype in kernel.params)]
 
 
 def _span(shape: tuple, stride: tuple) -> int:
@@ -379,12 +380,12 @@ def made_up(buffer: Buffer, shape: tuple, stride: tuple, index: int, parted: int
     """A tensor like the buffer, to measure with. parted: it tells where groups of so many rows end. They are made
     alike: how calls will part their rows is not known, and for groups that are not alike the library and our kernels do
     the same products more."""
-    t = torch.empty(max(1, _span(shape, stride)), dtype=buffer.dtype, device=torch.device("cuda", index))
+    tensor = torch.empty(max(1, _span(shape, stride)), dtype=buffer.dtype, device=torch.device("cuda", index))
     if buffer.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and buffer.kind != "output":
-        t.uniform_()
+        tensor.uniform_()
     else:
-        t.zero_()  # integers may be indices: 0 is always inside
-    t = t.as_strided(shape, stride)
+        tensor.zero_()  # integers may be indices: 0 is always inside
+    tensor = tensor.as_strided(shape, stride)
     if parted is not None:
-        t.copy_(torch.arange(1, shape[0] + 1) * parted // shape[0])
-    return t
+        tensor.copy_(torch.arange(1, shape[0] + 1) * parted // shape[0])
+    return tensor

@@ -77,8 +77,8 @@ class Candidate:
     @property
     def key(self) -> str:
         """What it is compared with, beside the kernel."""
-        return f"{self.extern.op} {[k.kernel.key() for k in self.superfluous]}" + (
-            f" without {[k.kernel.key() for k in self.left]}" if self.left else ""
+        return f"{self.extern.op} {[kernel.kernel.key() for kernel in self.superfluous]}" + (
+            f" without {[kernel.kernel.key() for kernel in self.left]}" if self.left else ""
         )
 
 
@@ -149,7 +149,7 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
         found[key] = Candidate(
             _printed(k, target, f"product_{nodes[0]}"), nodes, call, instead_of, beside, theirs - ours
         )
-    return sorted((c for c in found.values() if c.gain > 0), key=lambda c: -c.gain)
+    return sorted((candidate for candidate in found.values() if candidate.gain > 0), key=lambda c: -c.gain)
 
 
 def _behind(kernel: Kernel, launches: Sequence[Kernel], instead: Sequence[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
@@ -176,7 +176,11 @@ def _printed(kernel: Kernel, target: GpuTarget, name: str) -> GeneratedKernel:
 
 
 def _bytes_of(call: Extern) -> int:
-    return sum(b.dtype.itemsize * math.prod(b.shape) for b in (*call.args, *call.outputs) if isinstance(b, Buffer))
+    return sum(
+        buffer.dtype.itemsize * math.prod(buffer.shape)
+        for buffer in (*call.args, *call.outputs)
+        if isinstance(buffer, Buffer)
+    )
 
 
 @dataclass
@@ -196,15 +200,17 @@ def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> d
     seconds.
     """
     contract = not opts.get("emulate_precision", False)
-    variants = [tune.printed_variants(c.kernel, _ways(c, target), target, opts) for c in candidates]
+    variants = [
+        tune.printed_variants(candidate.kernel, _ways(candidate, target), target, opts) for candidate in candidates
+    ]
     if candidates:
         events.emit(
             "progress", text="compiling products to compare with the library's, kind", done=0, total=len(candidates)
         )
     jobs = [
         Job(k.source, target, contract=contract)
-        for c, found in zip(candidates, variants)
-        for k in (*c.superfluous, *c.left, *(v for _, v in found))
+        for candidate, found in zip(candidates, variants)
+        for k in (*candidate.superfluous, *candidate.left, *(v for _, v in found))
     ]
     binaries = iter(tune.those_that_compile(jobs, opts))
     out = {}

@@ -147,38 +147,38 @@ def take() -> Worker:
     """One that waits, or a new one."""
     with _lock:
         while _idle:
-            w = _idle.pop()
-            if w.process.poll() is None and time.monotonic() < w.until - PATIENCE / 2:
+            worker = _idle.pop()
+            if worker.process.poll() is None and time.monotonic() < worker.until - PATIENCE / 2:
                 with contextlib.suppress(OSError):
-                    if w.until < float("inf"):
-                        w.end_if_idle(None)
-                    return w
+                    if worker.until < float("inf"):
+                        worker.end_if_idle(None)
+                    return worker
     return Worker()
 
 
-def give(w: Worker) -> None:
+def give(worker: Worker) -> None:
     """Back, after its last answer was read. (To wait for the end of a process takes a second on some machines: those
     that are too many end later, by themselves.)
     """
     with _lock:
         _idle[:] = [x for x in _idle if x.process.poll() is None]
-        if w.process.poll() is not None:
+        if worker.process.poll() is not None:
             return
         lasting = sum(x.until == float("inf") for x in _idle)
         if lasting < KEPT_IDLE:
-            _idle.insert(0, w)
+            _idle.insert(0, worker)
             return
         with contextlib.suppress(OSError):  # (it ends at this moment)
-            w.end_if_idle(PATIENCE)
-            _idle.append(w)
+            worker.end_if_idle(PATIENCE)
+            _idle.append(worker)
 
 
 @forks.in_child
 def _forget() -> None:
     """The workers belong to the parent."""
-    for w in _all:
-        w.process.returncode = 0  # (nobody here waits for it)
-        for pipe in (w.process.stdin, w.process.stdout, w.process.stderr):
+    for worker in _all:
+        worker.process.returncode = 0  # (nobody here waits for it)
+        for pipe in (worker.process.stdin, worker.process.stdout, worker.process.stderr):
             if pipe is not None:
                 pipe.close()
     _all.clear()
@@ -192,21 +192,21 @@ def prestart(n: int) -> None:
     with _lock:
         with contextlib.suppress(ToolchainError, OSError):  # (said when one is needed)
             for k in range(len(_idle), n):
-                w = Worker()
+                worker = Worker()
                 if k >= KEPT_IDLE:
-                    w.end_if_idle(2 * PATIENCE)
-                _idle.append(w)
+                    worker.end_if_idle(2 * PATIENCE)
+                _idle.append(worker)
 
 
 def stop_workers() -> None:
     with _lock:
-        for w in _idle:
-            w.kill()
+        for worker in _idle:
+            worker.kill()
         _idle.clear()
 
 
 @atexit.register
 def _end() -> None:
     """Those at work, too: what they make is for nobody."""
-    for w in list(_all):
-        w.kill()
+    for worker in list(_all):
+        worker.kill()

@@ -120,7 +120,7 @@ def _as_they_are(machine: Machine, call: NativeCall) -> NativeCall:
 
 def _iterables(machine: Machine, call: NativeCall) -> NativeCall:
     """Iterables, gone through by the interpreter."""
-    args = [items(machine, a) if not isinstance(a, _SETS) else machine.plain(a) for a in call.args]
+    args = [items(machine, arg) if not isinstance(arg, _SETS) else machine.plain(arg) for arg in call.args]
     if isinstance(call.owner, _SETS):
         for arg in args:
             settle_keys(machine, arg, call.owner)

@@ -44,7 +44,7 @@ class Cases:
         name, owner = call.name, call.owner
         cases = self._named.get(name)
         if cases is None:
-            cases = self._named[name] = tuple(c for c in self.cases if not c.names or name in c.names)
+            cases = self._named[name] = tuple(case for case in self.cases if not case.names or name in case.names)
         for case in cases:
             if isinstance(owner, case.kinds) and (case.when is None or case.when(machine, call)):
                 return case

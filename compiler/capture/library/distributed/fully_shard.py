@@ -81,25 +81,25 @@ class Unsharding:
 
     def enter(self, state: Any) -> None:
         """The whole parameters of a module's groups, in the place of their parts."""
-        m = self.machine
+        machine = self.machine
         hidden = self.open[id(state)] = []
-        m.world.keep.append(state)
+        machine.world.keep.append(state)
         for group in groups_of(state):
             what = described(group)
             if not torch.is_grad_enabled():
                 what = replace(what, taken=(), earlier=())
             unshard, given = Unshard(what, (group._module_fqn or "").replace(".", "_")), tuple(self._of(group, what))
-            whole = m.graph.record("call_function", unshard, given, {}, m.native(unshard, *given))
+            whole = machine.graph.record("call_function", unshard, given, {}, machine.native(unshard, *given))
             tables: dict[int, dict[str, Any]] = {}
             for param, t in zip(group.fsdp_params, whole):
                 if param.is_dtensor:
-                    t = _as_dtensor(m, param, t)
+                    t = _as_dtensor(machine, param, t)
                 for owner, name in _places(param):
                     table = tables.get(id(owner))
                     if table is None:
-                        table = tables[id(owner)] = m.world.create(dict(owner._parameters))
-                        mine = m.world.pending.setdefault(id(owner), {})
-                        m.world.keep.append(owner)
+                        table = tables[id(owner)] = machine.world.create(dict(owner._parameters))
+                        mine = machine.world.pending.setdefault(id(owner), {})
+                        machine.world.keep.append(owner)
                         hidden.append((mine, table))
                         mine["_parameters"] = table
                     t._is_param = True  # as the program sees it
@@ -177,7 +177,11 @@ def _only_hooks_do(root: Any) -> str:
             for param in group.fsdp_params:
                 for owner, name in _places(param):
                     owners.setdefault(id(owner), (owner, set()))[1].add(name)
-    if any(p is not None and key not in names for o, names in owners.values() for key, p in o._parameters.items()):
+    if any(
+        parameter is not None and key not in names
+        for o, names in owners.values()
+        for key, parameter in o._parameters.items()
+    ):
         return "a module has parameters that are sharded, and others that are not"
     return ""
 

@@ -26,39 +26,41 @@ __all__ = ["OF_THE_WHOLE", "local_lists"]
 OF_THE_WHOLE: tuple[type, ...] = (torch.optim.Muon,) if hasattr(torch.optim, "Muon") else ()
 
 
-def local_lists(m: Machine, given: tuple) -> tuple:
+def local_lists(machine: Machine, given: tuple) -> tuple:
     """Arguments of an optimizer's function, lists of which the first are the parameters, with local tensors in the
     place of DTensors."""
     lists = [ts for ts in given if type(ts) is list]
     if not any(type(t) is Subclassed and is_dtensor(t.tensor_class) for ts in lists for t in ts):
         return given  # (tensors of other wrapper classes are computed with as the class says)
-    if type(m.stepping) in OF_THE_WHOLE:
+    if type(machine.stepping) in OF_THE_WHOLE:
         raise Break("optimizer", "its step needs whole parameters, and a DTensor holds a part of one")
     placed = [[*ts] for ts in lists]
     for i, p in enumerate(lists[0]):
         for ts, row in zip(lists[1:], placed[1:]):
             if i < len(ts):
-                row[i] = _placed_alike(m, p, ts[i])
+                row[i] = _placed_alike(machine, p, ts[i])
     changed = [p for p in lists[0] if type(p) is Subclassed]
-    m.effects.call(torch.autograd.graph.increment_version, [changed], {})  # a write to the parts is one to the whole
-    local = iter([[_local(m, t) for t in ts] for ts in placed])
+    machine.effects.call(
+        torch.autograd.graph.increment_version, [changed], {}
+    )  # a write to the parts is one to the whole
+    local = iter([[_local(machine, t) for t in ts] for ts in placed])
     return tuple(next(local) if type(ts) is list else ts for ts in given)
 
 
-def _local(m: Machine, t: Any) -> Any:
+def _local(machine: Machine, t: Any) -> Any:
     """The part of a DTensor, to write to: of one that this graph differentiates it is the same input."""
     if type(t) is not Subclassed:
         return t
-    real = m.world.reals.get(id(t))
+    real = machine.world.reals.get(id(t))
     if real is None:
-        return inner_attribute(m, t, "_local_tensor")
-    latest = m.world.subclassed[id(real)]
+        return inner_attribute(machine, t, "_local_tensor")
+    latest = machine.world.subclassed[id(real)]
     if latest.plain.tt_differentiable:
-        return tensor_calls.call_method(m, inside(m, latest)[0], "detach", [], {})
-    return inner_tensors(m.world, latest)[0]
+        return tensor_calls.call_method(machine, inside(machine, latest)[0], "detach", [], {})
+    return inner_tensors(machine.world, latest)[0]
 
 
-def _placed_alike(m: Machine, p: Any, t: Any) -> Any:
+def _placed_alike(machine: Machine, p: Any, t: Any) -> Any:
     """What belongs to a parameter, placed as that is: parts of a gradient that are yet to be added are exchanged where
     torch's step meets the parameter."""
     parted = [type(x) is Subclassed and is_dtensor(x.tensor_class) for x in (p, t)]
@@ -66,19 +68,19 @@ def _placed_alike(m: Machine, p: Any, t: Any) -> Any:
         return t
     if not all(parted):
         raise Break("optimizer", "of a parameter and its gradient or state one is a DTensor, and the other is none")
-    own, wanted = _spec(m, t), _spec(m, p)
+    own, wanted = _spec(machine, t), _spec(machine, p)
     if any(place.is_partial() for place in wanted.placements):
         raise Break("optimizer", "a DTensor is updated before its parts are added up")
     if own.mesh == wanted.mesh and own.placements == wanted.placements:
         return t
     if own.mesh != wanted.mesh or not any(place.is_partial() for place in own.placements):
         raise Break("optimizer", "a DTensor and its gradient or state are sharded in different ways")
-    return m.call(m.getattr(t, "redistribute"), [], {"placements": wanted.placements})
+    return machine.call(machine.getattr(t, "redistribute"), [], {"placements": wanted.placements})
 
 
-def _spec(m: Machine, t: Subclassed) -> Any:
+def _spec(machine: Machine, t: Subclassed) -> Any:
     """How a DTensor is placed."""
     if t.unfinished is not None:
-        finish(m, t)
-    real = m.world.reals.get(id(t))
+        finish(machine, t)
+    real = machine.world.reals.get(id(t))
     return (t.plain.tt_wrapper if real is None else real)._spec

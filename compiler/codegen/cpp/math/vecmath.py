@@ -374,15 +374,15 @@ def need_function(support: Support, name: str, tag: str) -> bool:
     support.vector(tag, "i32" if tag == "f32" else "i64")
     for instr in instructions:
         need_instruction(support, instr, tag)
-    for n in needs:
-        if n in ("i32", "i64", "f64", "f32"):
-            support.vector(n)
-        elif n == "any":
+    for need in needs:
+        if need in ("i32", "i64", "f64", "f32"):
+            support.vector(need)
+        elif need == "any":
             support.need("any")
-        elif n == "madd":
+        elif need == "madd":
             support.need("madd", madd_text(support.target.width, support.lanes, support.target.fma))
         else:
-            need_function(support, n, tag)
+            need_function(support, need, tag)
     if name == "scale" and support.bytes_of("f32") == 64 and "avx512f" in support.target.features:
         text = _SCALE_AVX512
     if text:

@@ -3,8 +3,8 @@ and elementary functions.
 
 The approximations are Cephes' (tables in special_tables.py), as in eager's kernels. `V` is the vector type. The Bessel
 functions i0 and i1 and trigamma (at its poles: what is left of sin(pi x)) are evaluated in float32 for float32, as
-eager does; the others in double for every type: kernels that hold one of WIDE have as many lanes as a register has
-doubles (layout.py).
+eager does. The others are evaluated in double for every type: kernels that hold one of WIDE have as many lanes as a
+register has doubles (layout.py).
 """
 
 from __future__ import annotations

@@ -82,12 +82,10 @@ class DropoutAttentionPrinter(Printer):
         )
 
     def _store(self, stage: Stage, what: str, names: dict[str, str], masks: list[str]) -> str:
-        (s,) = stage.stores
+        (store,) = stage.stores
         mask = f", {' & '.join(masks)}" if masks else ""
-        return (
-            f"tl.store({s.buffer.name} + {self._position(s.index, {name: symbol(n) for name, n in names.items()})},"
-            f" {what}{mask})"
-        )
+        place = self._position(store.index, {name: symbol(n) for name, n in names.items()})
+        return f"tl.store({store.buffer.name} + {place}, {what}{mask})"
 
     def _names(self, **names: str) -> dict[str, str]:
         """Variables for axes by what they are: rows, keys, inner, columns."""

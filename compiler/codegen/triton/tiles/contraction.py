@@ -125,7 +125,7 @@ class ContractionPrinter(RowTiles):
             pid = "(pid // SPLIT)"
         lines, block = self._program(pid, masks)
         body += lines
-        body += self._columns([*(p.inner for p in template.products), *(s.columns for s in template.sums)])
+        body += self._columns([*(product.inner for product in template.products), *(s.columns for s in template.sums)])
         self.tiles_of_rows: dict[str, str] = {}
         tiles: dict[Value, str] = {}
         for product in template.products:
@@ -153,7 +153,7 @@ class ContractionPrinter(RowTiles):
         if edge and not self.even:
             head += [f"rmask = r0 < {self._t(self.n_keys)}", f"smask = s0 < {self._t(self.n_keys)}"]
             inner["r"], by_rows["r"] = "rmask", "smask"
-        v = self._of(
+        values = self._of(
             names,
             self._dims("x", template.rows, {template.keys.symbol.name: "r"}),
             inner,
@@ -161,16 +161,16 @@ class ContractionPrinter(RowTiles):
             ("r", "RBLOCK"),
             lambda name: Operand(name, F32, frozenset("xr")),
         )
-        tile = KeyTile(names, v, inner, by_rows)
+        tile = KeyTile(names, values, inner, by_rows)
         self._of_row(tile, edge)
         for s in template.sums:
             factor = self._factor(tile, s, edge)
             tile.emit(f"{s.name} = {self._dot(factor, self._of_keys(tile, s.c, s.columns), self._sum(s), s.c.dtype)}")
         names.forget("r")
         return [
-            *v.outside,
+            *values.outside,
             f"for roffset in range({begin}, {end}, RBLOCK):",
-            *(f"    {line}" for line in [*head, *v.inside]),
+            *(f"    {line}" for line in [*head, *values.inside]),
         ]
 
     def _computed(self, tile: KeyTile, root: Value, edge: bool) -> Value:
@@ -184,13 +184,13 @@ class ContractionPrinter(RowTiles):
             tile.products.add(name)
         return root
 
-    def _text(self, tile: KeyTile, x: Value) -> str:
-        o = tile.values.operand(x)
-        return o.text if o.dims >= frozenset("xr") else f"tl.broadcast_to({o.text}, [XBLOCK, RBLOCK])"
+    def _text(self, tile: KeyTile, value: Value) -> str:
+        operand = tile.values.operand(value)
+        return operand.text if operand.dims >= frozenset("xr") else f"tl.broadcast_to({operand.text}, [XBLOCK, RBLOCK])"
 
-    def _across(self, tile: KeyTile, p: InnerProduct) -> str:
+    def _across(self, tile: KeyTile, product: InnerProduct) -> str:
         """The keys' operand of a product, with keys along columns."""
-        return f"tl.trans({self._of_keys(tile, p.b, p.inner)})"
+        return f"tl.trans({self._of_keys(tile, product.b, product.inner)})"
 
     def _factor(self, tile: KeyTile, s: WeightedSum, edge: bool) -> str:
         """What columns are multiplied with, in their own type."""
@@ -237,7 +237,7 @@ class ContractionPrinter(RowTiles):
     ) -> list[str]:
         """What a stage stores of rows and `columns`."""
         dims = frozenset(("x", *columns))
-        v = self._of(
+        values = self._of(
             names,
             self._dims("x", self.t.rows, columns),
             masks,
@@ -247,6 +247,6 @@ class ContractionPrinter(RowTiles):
         )
         for store in stage.stores:
             value = self._named(store.value, renamed)
-            v.emit([stored(value)])
-            v.store(store.buffer, store.index.subs(renamed), value, store.mode, dims)
-        return [*v.outside, *v.inside]
+            values.emit([stored(value)])
+            values.store(store.buffer, store.index.subs(renamed), value, store.mode, dims)
+        return [*values.outside, *values.inside]

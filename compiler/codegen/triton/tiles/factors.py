@@ -61,27 +61,27 @@ def by_powers_of_two(root: Value, of_tile: Callable[[Value], bool]) -> Value:
 
 def needed(value: Value, zero: bool = True) -> dict[int, Value]:
     """Conditions (by id) without which v is 0; or, not `zero`, -inf."""
-    name, a = value.op, value.args
-    if name == "where" and is_const(a[2], 0 if zero else -math.inf):
-        return {c.id: c for c in conjuncts(a[0])} | needed(a[1], zero)
+    name, args = value.op, value.args
+    if name == "where" and is_const(args[2], 0 if zero else -math.inf):
+        return {c.id: c for c in conjuncts(args[0])} | needed(args[1], zero)
     if (
         name == "cast"
-        and a[0].dtype.is_floating_point
+        and args[0].dtype.is_floating_point
         or name == "mul"
         and not zero
-        and a[1].is_const
-        and a[1].attr > 0
+        and args[1].is_const
+        and args[1].attr > 0
     ):
-        return needed(a[0], zero)
+        return needed(args[0], zero)
     if zero and name == "mul":
-        return needed(a[0]) | needed(a[1])
+        return needed(args[0]) | needed(args[1])
     if zero and name in ("neg", "div"):
-        return needed(a[0])
+        return needed(args[0])
     if zero and name in ("exp", "exp2") or not zero and name == "sub":
-        return needed(a[0], False)
+        return needed(args[0], False)
     if zero and name in ("add", "sub"):
-        both = needed(a[1])
-        return {key: item for key, item in needed(a[0]).items() if key in both}
+        both = needed(args[1])
+        return {key: item for key, item in needed(args[0]).items() if key in both}
     return {}
 
 

@@ -49,11 +49,11 @@ def bound_of(value: Value, t: Any) -> Bound | None:
     a, b = map(known_position, value.args)
     if a is None or b is None:
         return None
-    e, key = a - b, t.keys.symbol
-    sign = e.coeff(key.name)
+    expr, key = a - b, t.keys.symbol
+    sign = expr.coeff(key.name)
     if sign is None or not sign.is_const or abs(sign.value) != 1:
         return None
-    rest = e - key * sign
+    rest = expr - key * sign
     plain = {x.symbol.name for x in (*t.batch, *t.rows)}
     if any(name.startswith("ind") or name == key.name for name in rest.symbol_names()):
         return None
@@ -111,7 +111,7 @@ class RowTiles(Printer):
         key count for nothing.
         """
         conditions = list(conditions)
-        self.over, self.bounds = t, [b for condition in conditions if (b := bound_of(condition, t)) is not None]
+        self.over, self.bounds = t, [bound for condition in conditions if (bound := bound_of(condition, t)) is not None]
         self.sparse = looked_through(conditions, t)
         self.sizes = {axis.symbol.name: int(axis.size) for axis in t.axes if type(axis.size) is int}
         self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
@@ -178,12 +178,12 @@ class RowTiles(Printer):
             sizes=self.sizes,
         )
 
-    def _operand(self, value: Value, v: Values, shape: str, whole: frozenset[str]) -> str:
+    def _operand(self, value: Value, values: Values, shape: str, whole: frozenset[str]) -> str:
         """The load of an operand's tile, in its own type: what lies outside is 0."""
         buffer, e = value.attr
-        have = v.dims_of(e)
-        mask, _ = v.mask(have)
-        text = f"tl.load({buffer.name} + ({v.index(e)})" + (f", {mask}, other=0.0" if mask else "") + ")"
+        have = values.dims_of(e)
+        mask, _ = values.mask(have)
+        text = f"tl.load({buffer.name} + ({values.index(e)})" + (f", {mask}, other=0.0" if mask else "") + ")"
         return text if have >= whole else f"tl.broadcast_to({text}, {shape})"
 
     def _dims(self, dim: str, axes: Sequence[Axis], more: dict[str, str]) -> dict[str, str]:
@@ -212,7 +212,7 @@ class RowTiles(Printer):
         begin, end = "0", size
         out: list[str] = []
         limits = [(bound.upper, self._row_limit(bound.limit, g), g) for bound in self.bounds for g in (True, False)]
-        if any({FIRST.name, LAST.name} & e.symbol_names() for _, e, _ in limits):
+        if any({FIRST.name, LAST.name} & expr.symbol_names() for _, expr, _ in limits):
             out += [f"first_row = {block_of}", f"last_row = tl.minimum(first_row + XBLOCK, {self._t(self.rows)}) - 1"]
 
         def text(upper: bool, greatest: bool, wrap: str, start: str) -> str:
@@ -261,11 +261,13 @@ class RowTiles(Printer):
         if not self.even:
             head.append(f"rmask = r0 < {self._t(self.n_keys)}")
             inner["r"] = "rmask"
-        v = self._of(names, self._dims("x", t.rows, {t.keys.symbol.name: "r"}), inner, ("x", "XBLOCK"), ("r", "RBLOCK"))
-        v.emit(self.sparse)
-        seen = [v.operand(c) for c in self.sparse]
+        values = self._of(
+            names, self._dims("x", t.rows, {t.keys.symbol.name: "r"}), inner, ("x", "XBLOCK"), ("r", "RBLOCK")
+        )
+        values.emit(self.sparse)
+        seen = [values.operand(c) for c in self.sparse]
         names.forget("r")
-        lines = list(v.outside)
+        lines = list(values.outside)
         of_rows = " & ".join([x.text for x in seen if "r" not in x.dims] + ([masks["x"]] if "x" in masks else []))
         if len([x for x in seen if "r" in x.dims]) < len(seen):
             lines += [f"end = tl.where(tl.max(({of_rows}).to(tl.int32)) > 0, {end}, {begin})"]
@@ -280,7 +282,7 @@ class RowTiles(Printer):
                     f"    {line}"
                     for line in [
                         *head,
-                        *v.inside,
+                        *values.inside,
                         f"seen = {of_both}",
                         "least = tl.minimum(least, tl.where(seen, roffset, least))",
                         "most = tl.where(seen, roffset + RBLOCK, most)",

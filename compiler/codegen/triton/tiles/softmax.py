@@ -65,12 +65,12 @@ class SoftmaxPrinter(ContractionPrinter):
             "total = tl.zeros([XBLOCK], tl.float32)",
         ]
 
-    def _across(self, tile: KeyTile, p: InnerProduct) -> str:
+    def _across(self, tile: KeyTile, product: InnerProduct) -> str:
         """Read as it is multiplied: nothing else needs it with keys along rows."""
-        row = f"e{p.inner.size}"
-        value = self._named(p.b, {p.inner.symbol.name: symbol(row)})
-        masks = {key: mask for key, mask in tile.masks.items() if key == "r"} | self._beyond(row, p.inner)
-        n = held(p.inner)
+        row = f"e{product.inner.size}"
+        value = self._named(product.b, {product.inner.symbol.name: symbol(row)})
+        masks = {key: mask for key, mask in tile.masks.items() if key == "r"} | self._beyond(row, product.inner)
+        n = held(product.inner)
         v = self._of(tile.names, {row: row, self.t.keys.symbol.name: "r"}, masks, (row, str(n)), ("r", "RBLOCK"))
         name = f"k{len(tile.products)}"
         tile.emit(f"{name} = {self._operand(value, v, f'[{n}, RBLOCK]', frozenset((row, 'r')))}")

@@ -42,7 +42,7 @@ def _merges(x: Ref) -> bool:
     v = strided(x)
     if v is None:
         return False
-    dims = [d for d in range(2, x.ndim) if not is_one(x.shape[d])]
+    dims = [dim for dim in range(2, x.ndim) if not is_one(x.shape[dim])]
     return all(same(as_expr(v[1][dim]), as_expr(v[1][e]) * x.shape[e]) for dim, e in zip(dims, dims[1:]))
 
 

@@ -58,13 +58,13 @@ def on_gpu(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
     return (few_rows(lo, meta, a, b) or _tiles(lo, node, meta, a, b)) if may_be_ours(lo, meta, a, b) else None
 
 
-def may_be_ours(lo: Lowering, m: Any, a: Ref, b: Ref) -> bool:
+def may_be_ours(lo: Lowering, meta: Any, a: Ref, b: Ref) -> bool:
     return (
-        m.on_gpu
+        meta.on_gpu
         and not lo.emulate
         and lo.opts.get("gpu_products", "auto") != "library"
-        and a.dtype == m.dtype
-        and b.dtype == m.dtype
+        and a.dtype == meta.dtype
+        and b.dtype == meta.dtype
     )
 
 
@@ -76,7 +76,7 @@ def _tiles(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref) -> Ref | None:
     x, y = found
     n = a.ndim + 1
     shape = (*a.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1])
-    batch = {d: dim_symbol(n, d) for d in range(n - 3)}
+    batch = {dim: dim_symbol(n, dim) for dim in range(n - 3)}
     left = remap(x, shape, {**batch, n - 3: dim_symbol(n, n - 3), n - 2: dim_symbol(n, n - 1)})
     right = remap(y, shape, {**batch, n - 3: dim_symbol(n, n - 1), n - 2: dim_symbol(n, n - 2)})
     return sum_of_products(lo, left.value, right.value, shape)
@@ -136,11 +136,11 @@ def sum_of_products(lo: Lowering, a: Value, b: Value, shape: tuple) -> Ref:
     return out
 
 
-def _exactly(v: Value) -> Value:
+def _exactly(value: Value) -> Value:
     """A value of 16 bits in float32. Its rounding stays, whatever fusion drops: tensor cores take 16 bits."""
-    if v.is_rounding:
-        v = make("cast", v.dtype, v.args)
-    return make("cast", torch.float32, (v,))
+    if value.is_rounding:
+        value = make("cast", value.dtype, value.args)
+    return make("cast", torch.float32, (value,))
 
 
 def _computed(lo: Lowering, b: Ref) -> Ref:
@@ -196,18 +196,18 @@ def _piece_at(nests: list[LoopNest], expr: Expr, ranges: dict[str, tuple]) -> Va
     return value
 
 
-def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
+def few_rows(lo: Lowering, meta: Any, a: Ref, b: Ref) -> Ref | None:
     """A vector times a matrix as a sum over rows of memory, in float32: the library's kernels reach a half of the
     memory's speed there, and what is computed from the result joins the kernel. A few vectors likewise where the matrix
     is computed from fewer bytes, which are then read once, as they are. None for anything else."""
-    if a.ndim != 2 or m.dtype not in ROW_DTYPES or min(hint(lo, size) for size in b.shape) < LEAST_ROW:
+    if a.ndim != 2 or meta.dtype not in ROW_DTYPES or min(hint(lo, size) for size in b.shape) < LEAST_ROW:
         return None
     count = 1 if is_one(a.shape[0]) else a.shape[0]
-    if type(count) is not int or count > (FEW_ROWS if m.on_gpu else FEW_CASTS):
+    if type(count) is not int or count > (FEW_ROWS if meta.on_gpu else FEW_CASTS):
         return None
     computed = _bytes_behind(lo, b) <= 0.5
     matrix = _computed(lo, b) if computed else b
-    if not computed and not (count == 1 and m.on_gpu) or count > FEW_ROWS and not _is_converted(matrix.value):
+    if not computed and not (count == 1 and meta.on_gpu) or count > FEW_ROWS and not _is_converted(matrix.value):
         return None
     x, v = in_memory(lo, a), strided(b)
     if x is None or v is None or not same(v[1][0], 1):  # (a weight as Linear keeps it)

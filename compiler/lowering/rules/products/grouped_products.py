@@ -1,6 +1,7 @@
 """Products of groups on a GPU as loop nests (product_groups.py), where a product of tiles would be one
-(gpu_products.py), and where the library's call is slower for certain: it has no kernel for float16 (it asks the host
-where groups end, and multiplies one by one: three times as long), and its tiles are made for many rows of a group."""
+(gpu_products.py), and where the library's call is slower for certain. It has no kernel for float16: it asks the host
+where groups end, and multiplies one by one, which takes three times as long. Its tiles are made for many rows of a
+group."""
 
 from __future__ import annotations
 
