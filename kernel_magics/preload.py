@@ -49,10 +49,10 @@ def load() -> None:
     stages.load()
     for module in _MODULES:
         importlib.import_module(f"{package}.{module}")
-    from ..compiler.capture.tensors.exchanged import special_method_exchanged
+    from ..compiler.capture.tensors.patched_torch import patched_special_method
     from ..compiler.native import autograd_node
     from ..compiler.report.environment import environment
     from ..compiler.runtime.frame_hook import default_skip_prefixes
 
-    for made_once in (autograd_node, special_method_exchanged, environment, default_skip_prefixes):
+    for made_once in (autograd_node, patched_special_method, environment, default_skip_prefixes):
         made_once()  # (tables and facts that are kept)

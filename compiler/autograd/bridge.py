@@ -136,7 +136,7 @@ class GradGraph:
         with torch.no_grad(), meanwhile.offered(self._generate_backward):
             self.forward = compile_aten(partition.forward, opts)
         begin = getattr(getattr(self.forward, "call", None), "begin_step", None)
-        # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
+        # of CUDA graphs (runtime/gpu/step_memory.py): what forward and backward share
         self.step = begin(joint.n_outputs) if begin is not None else None
         views = [k for k, spec in enumerate(partition.forward.plan) if spec.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]

@@ -29,7 +29,7 @@ from ..capture.bytecode.memo import CodeMemo
 from ..capture.bytecode.resume import goes_on_at, raising
 from ..capture.breaks.causes import ALLOWED_BY_FULLGRAPH
 from ..capture.entry.capture import CaptureOptions
-from ..capture.tensors.exchanged import special_method_exchanged
+from ..capture.tensors.patched_torch import patched_special_method
 from ..capture.breaks.failing import call_original, undone
 from ..capture.numbers.late_text import in_words
 from ..capture.numbers.tensor_reads import ASSUMED
@@ -203,7 +203,7 @@ class Engine:
 
     def _runs_plainly(self, state: FrameState) -> bool:
         """Whether no frame is captured now: operators call a method of the program's."""
-        if not (name := special_method_exchanged()):
+        if not (name := patched_special_method()):
             return False
         self._skip(state, SkipFrame(f"{name} is the program's own, and operators and builtins call it"), counts=False)
         return True

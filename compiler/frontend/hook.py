@@ -32,7 +32,7 @@ from ..guards.source_values import file_of
 from ..guards.weak import referents
 from ..marks import error_on_graph_break, is_disabled
 from .instead_of_stock import InsteadOfStock
-from .measured import Timings
+from .slow_entries import Timings
 from .optimizer_steps import OptimizerSteps, is_step
 from .policy import Library, counted_gain, is_installed
 from .recompile import FrameState, carried, is_before_first_step

@@ -10,15 +10,15 @@ import torch
 
 from tcompile.compiler import config, events
 from tcompile.compiler.config import Options
-from tcompile.compiler.frontend import hook, measured
+from tcompile.compiler.frontend import hook, slow_entries
 from tests.capture.test_library_policy import installed
 
 
 def main(rank: int, folder: str, entry: float) -> None:
     def timed(form, fn, *args):
-        return fn(*args), 1.0 if fn is measured.call_original else entry
+        return fn(*args), 1.0 if fn is slow_entries.call_original else entry
 
-    measured._timed = timed
+    slow_entries._timed = timed
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
     library, decided = next(installed()), {}
 

@@ -1,5 +1,5 @@
-"""Entries of library code that measure slower than plain calls are switched off (frontend/measured.py). Times are made
-up: an entry takes what a test says, a plain call one second."""
+"""Entries of library code that measure slower than plain calls are switched off (frontend/slow_entries.py). Times are
+made up: an entry takes what a test says, a plain call one second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from tcompile.compiler import config, events
 from tcompile.compiler.config import Options
-from tcompile.compiler.frontend import hook, measured, policy
+from tcompile.compiler.frontend import hook, policy, slow_entries
 from tcompile.compiler.report.builder import ReportBuilder
 from tcompile.compiler.runtime import frame_hook
 
@@ -28,11 +28,11 @@ def clock(monkeypatch, tmp_path):
     clock = {"entry": 2.0, "plain": 1.0, "timed": []}
 
     def timed(form, fn, *args):
-        kind = "plain" if fn is measured.call_original else "entry"
+        kind = "plain" if fn is slow_entries.call_original else "entry"
         clock["timed"].append(kind)
         return fn(*args), clock[kind]
 
-    monkeypatch.setattr(measured, "_timed", timed)
+    monkeypatch.setattr(slow_entries, "_timed", timed)
     with config.patch(switch_off_slower=True, cache_dir=str(tmp_path)):
         yield clock
         hook.reset()
@@ -95,9 +95,9 @@ def test_a_slower_entry_is_switched_off_with_words(library, clock):
     assert [what for what, _ in fallbacks] == ["Net.forward"] and "switched off" in fallbacks[0][1]
     assert any(d.decision == "switched off" and d.what == "Net.forward" for d in report.decisions)
     assert report.summary.status == "partly"
-    assert clock["timed"].count("entry") == measured.WARM + measured.CALLS
-    assert clock["timed"].count("plain") == 1 + measured.PLAIN
-    assert hits_of(library) == measured.WARM + measured.CALLS  # what runs plain is no hit
+    assert clock["timed"].count("entry") == slow_entries.WARM + slow_entries.CALLS
+    assert clock["timed"].count("plain") == 1 + slow_entries.PLAIN
+    assert hits_of(library) == slow_entries.WARM + slow_entries.CALLS  # what runs plain is no hit
     torch.testing.assert_close(cell.names["out"], want)
     timed = len(clock["timed"])
     captured, decided, fallbacks, report = cell.run()  # said again, not measured again
@@ -111,8 +111,8 @@ def test_a_quicker_entry_stays_and_is_not_timed_again(library, clock):
     cell, want = forward(library)
     _, decided, fallbacks, report = cell.run()
     assert "Net.forward" not in decided and not fallbacks
-    assert clock["timed"].count("entry") == measured.WARM + measured.CALLS
-    assert not isinstance(entries_of(library)[0].fn, measured.Measured)
+    assert clock["timed"].count("entry") == slow_entries.WARM + slow_entries.CALLS
+    assert not isinstance(entries_of(library)[0].fn, slow_entries.Measured)
     timed = len(clock["timed"])
     cell.run()
     assert len(clock["timed"]) == timed
@@ -147,13 +147,13 @@ def test_a_small_difference_is_measured_again(library, clock):
     """In the same session, and in the next one; only then it holds."""
     clock["entry"] = 1.2
     cell, want = forward(library)
-    rounds = measured.WARM + measured.ROUNDS * measured.CALLS
-    for session in range(measured.SESSIONS):
+    rounds = slow_entries.WARM + slow_entries.ROUNDS * slow_entries.CALLS
+    for session in range(slow_entries.SESSIONS):
         clock["timed"].clear()
         captured, decided, _, _ = cell.run()
         assert "Net.forward" in captured and decided["Net.forward"][0] == "switched off", session
         assert clock["timed"].count("entry") == rounds
-        assert clock["timed"].count("plain") == 1 + measured.ROUNDS * measured.PLAIN
+        assert clock["timed"].count("plain") == 1 + slow_entries.ROUNDS * slow_entries.PLAIN
         torch.testing.assert_close(cell.names["out"], want)
         new_session()
     captured, decided, _, _ = cell.run()
@@ -163,14 +163,14 @@ def test_a_small_difference_is_measured_again(library, clock):
 
 def test_noise_in_one_round_does_not_switch_off(library, clock, monkeypatch):
     """The machine was busy while the first calls of the entry were timed."""
-    clock["entry"], timed = 1.2, measured._timed
+    clock["entry"], timed = 1.2, slow_entries._timed
 
     def quiet_after_a_while(form, fn, *args):
-        if clock["timed"].count("plain") > measured.PLAIN:
+        if clock["timed"].count("plain") > slow_entries.PLAIN:
             clock["entry"] = 0.7
         return timed(form, fn, *args)
 
-    monkeypatch.setattr(measured, "_timed", quiet_after_a_while)
+    monkeypatch.setattr(slow_entries, "_timed", quiet_after_a_while)
     cell, want = forward(library)
     _, decided, fallbacks, _ = cell.run()
     assert "Net.forward" not in decided and not fallbacks
@@ -191,7 +191,7 @@ def test_what_is_kept_is_measured_again_now_and_then(library, clock):
     cell, _ = forward(library)
     cell.run()
     clock["entry"] = 0.3  # another version of a library below, another machine's load
-    for _ in range(measured.TRUSTED):
+    for _ in range(slow_entries.TRUSTED):
         new_session()
         assert "Net.forward" not in cell.run()[0]
     new_session()
@@ -258,8 +258,8 @@ def test_in_training_it_changes_between_steps_alone(library, clock, monkeypatch)
         want = train(cell)
     hook.reset()
     library.marks.clear()
-    go_on = measured.Measured.go_on
-    monkeypatch.setattr(measured.Measured, "go_on", lambda self: library.marks.append("change") or go_on(self))
+    go_on = slow_entries.Measured.go_on
+    monkeypatch.setattr(slow_entries.Measured, "go_on", lambda self: library.marks.append("change") or go_on(self))
     torch.testing.assert_close(train(cell), want)
     changes = [i for i, what in enumerate(library.marks) if what == "change"]
     # (the step itself runs after the change)

@@ -1,4 +1,4 @@
-"""CUDA graphs without a GPU: what `runtime/gpu/cuda_graphs.py` and `held.py` decide, over memory of the CPU.
+"""CUDA graphs without a GPU: what `runtime/gpu/cuda_graphs.py` and `step_memory.py` decide, over memory of the CPU.
 
 A stand-in for a graph runs its plan over the addresses that it was recorded with. As a real one may, it first destroys
 whatever of its pool is not its own to read, and after that what it reads where the pool was given that memory back.

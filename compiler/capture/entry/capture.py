@@ -50,7 +50,7 @@ from ..bytecode.splice import CannotResume, in_flight
 from .undo import split_effects
 from ..breaks.size_demands import hold_demands
 from .entry_source import EntryWriter
-from ..tensors.exchanged import special_guards
+from ..tensors.patched_torch import special_guards
 from ..tensors.gradient_hooks import shows_nodes
 from ..breaks.failing import Keeping, changes_modes, give_back, keep, keeping, run_natively
 from ..machine.frame import Frame

@@ -17,7 +17,7 @@ from ...base.fx_modules import call_node, graph_module
 from ...guards.source import Source
 from ...base.quoting import identifier
 from ...symbolic.expr import symbol
-from ..tensors.exchanged import function_target
+from ..tensors.patched_torch import function_target
 from ..numbers.overflow import number_too_large
 from ...graph.captured import CapturedGraph, GraphInput
 from ...graph.wrappers import Wrap

@@ -72,7 +72,7 @@ class CaptureResult:
     dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
     held_places: Any = None  # what the guards hold and where, kept where a cell may define its classes again
     placed: list[Any] = field(default_factory=list)  # parameters that are DTensors, until there is an entry
-    gain: float = 0.0  # seconds that a call saves, where that was measured (frontend/measured.py)
+    gain: float = 0.0  # seconds that a call saves, where that was measured (frontend/slow_entries.py)
     counted: float | None = None  # the same by counts (frontend/policy.py), below zero where it loses
     text: CodeType | None = None  # `source`, compiled
     named: dict[str, bool] = field(default_factory=dict)  # names that the frame has set: whether what they hold varies

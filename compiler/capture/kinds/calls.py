@@ -26,7 +26,7 @@ from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..library.backward_reads import refuse_operator
 from .native.native_methods import call_native_method, settled_arguments
 from .caches import call_cached
-from ..tensors.exchanged import relies_on_parts
+from ..tensors.patched_torch import relies_on_parts
 from ..library.functional_transforms import Transformed, call_object, jacobian_wrapper
 from ..machine.generators import InlineGenerator, PythonIterator
 from .inline_policy import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from ...guards import source as S
 from ..kinds import choices
-from .exchanged import bound_attribute, exchanged_attribute
+from .patched_torch import bound_attribute, patched_attribute
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Raised
 from . import tensor_calls
@@ -36,7 +36,7 @@ def get_attribute(machine: Machine, tensor: TraceTensor, name: str) -> Any:
     if machine.choices:
         choices.check_attribute(machine, tensor, name)
     cls = world.type_of(tensor)
-    raw = exchanged_attribute(cls, name)
+    raw = patched_attribute(cls, name)
     if raw is not MISSING and (
         isinstance(raw, property) or name not in getattr(world.reals.get(id(tensor)), "__dict__", ())
     ):

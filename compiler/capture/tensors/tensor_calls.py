@@ -17,7 +17,7 @@ from ..arrays.outside_arrays import varying_number
 from ..kinds import choices
 from ..numbers import tensor_reads, scalars
 from ..kinds.elements import asks_back
-from .exchanged import method_target
+from .patched_torch import method_target
 from ..entry.graph_builder import as_trace
 from ..machine.exceptions import calling_code
 from ..machine.signals import Break, Raised

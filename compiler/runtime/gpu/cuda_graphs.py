@@ -8,8 +8,8 @@ replays: then the graph is recorded again where they lie now. Sizes and numbers 
 
 A plan may serve several modules: each set of parameters has graphs of its own (`graph_sets.py`).
 
-What the forward of a training step keeps for its backward stays in the graph's memory (`held.py`), and the backward is
-captured reading it there, as soon as the forward is a graph. A call whose forward ran plainly, because results of an
+What the forward of a training step keeps for its backward stays in the graph's memory (`step_memory.py`). The backward
+is captured reading it there, as soon as the forward is a graph. A call whose forward ran plainly, because results of an
 earlier one were still needed, has a plain backward.
 
 The other graphs of a device share one pool of memory; replays on another stream than the last one wait for it. Where a
@@ -41,7 +41,7 @@ from ...symbolic.expr import Expr
 from ..plan_parts import DTYPE_CODES
 from .counters import Counters
 from .graph_sets import GraphSets
-from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, own_copy, place_of, span
+from .step_memory import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, own_copy, place_of, span
 
 __all__ = ["CudaGraphs", "why_not_captured"]
 

@@ -11,7 +11,7 @@ import torch
 
 if TYPE_CHECKING:
     from .cuda_graphs import CudaGraphs
-    from .held import Step
+    from .step_memory import Step
 
 __all__ = ["GraphSets"]
 

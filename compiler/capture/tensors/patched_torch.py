@@ -1,9 +1,9 @@
-"""What the program has exchanged of torch's own: attributes of tensors' classes, functions of torch's modules.
+"""What the program has patched of torch's own: attributes of tensors' classes, functions of torch's modules.
 
 torch.Tensor.abs = ... means another thing from then on. A frame relies on what it looked up (lookups.py); what is not
 torch's own is interpreted like any code of the program's. TraceTensors have torch's own (graph/tensor.py), so that
 capture and tracing never call the program's in passing. Special methods are asked by operators and builtins in too many
-places to be followed: a frame runs plainly while one of them is exchanged.
+places to be followed: a frame runs plainly while one of them is patched.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 __all__ = [
-    "exchanged_attribute",
+    "patched_attribute",
     "bound_attribute",
-    "special_method_exchanged",
+    "patched_special_method",
     "special_guards",
     "relies_on_parts",
     "method_target",
@@ -69,7 +69,7 @@ SPECIAL = (
 
 
 def _original(cls: type, name: str) -> Any:
-    """What the name gave in the class before anybody exchanged it."""
+    """What the name gave in the class before anybody patched it."""
     for base in cls.__mro__:
         found = _ORIGINAL.get(base, {}).get(name, MISSING)
         if found is not MISSING:
@@ -77,7 +77,7 @@ def _original(cls: type, name: str) -> Any:
     return MISSING
 
 
-def exchanged_attribute(cls: type, name: str) -> Any:
+def patched_attribute(cls: type, name: str) -> Any:
     """What the program put into a class of tensors under the name, which is relied on; MISSING where torch's own is
     there, or nothing.
     """
@@ -108,8 +108,8 @@ def bound_attribute(machine: Machine, tensor: TraceTensor, cls: type, name: str,
     return machine.world.load(raw, S.attr(machine.world.anchor(cls), name), "class attribute")
 
 
-def special_method_exchanged() -> str:
-    """The name of a special method of tensors that the program has exchanged; empty where there is none."""
+def patched_special_method() -> str:
+    """The name of a special method of tensors that the program has patched; empty where there is none."""
     if _all_special().check(None, ()) < 0:
         return ""
     for cls, expected in _expectations().items():
@@ -145,9 +145,9 @@ def _guarded(cls: type) -> tuple:
 # --- nodes: a backend runs their functions by the names that they have in torch
 def method_target(name: str) -> Any:
     """What a node that calls the method `name` is to call: the name, or torch's own method where the program has
-    exchanged it.
+    patched it.
     """
-    if exchanged_attribute(torch.Tensor, name) is MISSING:
+    if patched_attribute(torch.Tensor, name) is MISSING:
         return name
     original = _original(torch.Tensor, name)
     return name if original is MISSING else original
@@ -248,7 +248,7 @@ def _module_of(fn: types.FunctionType) -> types.ModuleType | None:
 def relies_on_parts(machine: Machine, fn: types.FunctionType) -> bool:
     """Whether what a function of torch calls is torch's own, which is then relied on; else it is to be interpreted."""
     calls, names = _parts_of(fn)
-    if any(exchanged_attribute(torch.Tensor, name) is not MISSING for name in names):
+    if any(patched_attribute(torch.Tensor, name) is not MISSING for name in names):
         return False
     for module, name in calls:
         value = vars(module).get(name)
