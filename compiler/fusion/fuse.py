@@ -67,23 +67,22 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         launches = lower_peak(launches, lowered, hints, updated)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
-    changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}
-    # a copy counts by itself
-    counted = [key for key, change in changes.items() for _ in range(change - (key in copied))]
+    changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}  # input -> how often it is written
+    counted = [i for i, writes in changes.items() for _ in range(writes - (i in copied))]  # (a copy counts by itself)
     return Schedule(
-        plan,
-        lowered.inputs,
-        lowered.outputs,
-        mutations,
-        lowered.constants,
-        lowered.symbols,
-        lowered.hints,
-        peak,
-        list(dict.fromkeys(unfused)),
-        written,
-        counted,
-        [key for key, change in changes.items() if change == 0],
-        lowered.given,
+        steps=plan,
+        inputs=lowered.inputs,
+        outputs=lowered.outputs,
+        mutations=mutations,
+        constants=lowered.constants,
+        symbols=lowered.symbols,
+        hints=lowered.hints,
+        peak_bytes=peak,
+        unfused=list(dict.fromkeys(unfused)),
+        written=written,
+        counted=counted,
+        uncounted=[i for i, writes in changes.items() if writes == 0],
+        given=lowered.given,
     )
 
 
@@ -91,15 +90,15 @@ def _sources_first(steps: list[Any]) -> list[Any]:
     """What is made of nothing but positions (masks, weights of an interpolation) comes first: between two nests that
     could share a kernel it would keep them apart."""
 
-    def source(store: Any) -> bool:
-        return isinstance(store, LoopNest) and store.mode == "set" and not has_op([store.value], "load")
+    def is_source(step: Any) -> bool:
+        return isinstance(step, LoopNest) and step.mode == "set" and not has_op([step.value], "load")
 
     written: dict[Buffer, int] = {}
     for step in steps:
         if isinstance(step, LoopNest):
             written[step.buffer] = written.get(step.buffer, 0) + 1
-    first = [step for step in steps if source(step) and written[step.buffer] == 1]
-    ids = {id(s) for s in first}
+    first = [step for step in steps if is_source(step) and written[step.buffer] == 1]
+    ids = set(map(id, first))
     return [*first, *(step for step in steps if id(step) not in ids)]
 
 

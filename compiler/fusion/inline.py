@@ -326,11 +326,11 @@ def _with_inlined(nest: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding
     origins: list[str] = []
 
     def on_load(buffer: Buffer, expr: Expr) -> Value | None:
-        printer = inlined.get(buffer)
-        if printer is None:
+        producer = inlined.get(buffer)
+        if producer is None:
             return None
-        origins.extend(printer.origins)
-        return value_at(printer, expr, ranges)
+        origins.extend(producer.origins)
+        return value_at(producer, expr, ranges)
 
     value = Rewriter(on_load=on_load, drop_rounding=drop_rounding)(nest.value)
     if value is nest.value:

@@ -50,12 +50,12 @@ def _is_first(nest: LoopNest, reads: list[Buffer], made: Container[Buffer]) -> b
     return nest.reduce_op is None and not _small(nest) and not any(read in made for read in reads)
 
 
-def _lets_go(store: LoweredStep, reads: list[Buffer], made: Container[Buffer], hints: Mapping[str, int]) -> bool:
+def _lets_go(step: LoweredStep, reads: list[Buffer], made: Container[Buffer], hints: Mapping[str, int]) -> bool:
     """Whether running a step early frees at least as much memory as it takes, were it the last to read."""
-    if isinstance(store, Extern):
+    if isinstance(step, Extern):
         return True
     freed = sum(size_hint(nbytes(b), dict(hints)) for b in dict.fromkeys(reads) if b in made)
-    return freed >= size_hint(nbytes(store.buffer), dict(hints))
+    return freed >= size_hint(nbytes(step.buffer), dict(hints))
 
 
 def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[LoweredStep]:

@@ -105,8 +105,8 @@ def _may_join(group: list[Launch], s: Launch, forced: ForcedFusion, most: int) -
     )
 
 
-def _on_gpu(schedule: Launch) -> bool:
-    return all(output.on_gpu for output in schedule.outputs)
+def _on_gpu(launch: Launch) -> bool:
+    return all(output.on_gpu for output in launch.outputs)
 
 
 def _is_free(s: Launch, there: Container[Buffer]) -> bool:

@@ -36,8 +36,8 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
     lowered = Walk(aten, opts).run()
     if not trial:
         reasons = {str(step.op): step.reason for step in lowered.steps if isinstance(step, Extern)}
-        for op, fallback in lowered.fallbacks.items():
-            events.fallback(op, f"eager kernel: {reasons.get(op, NO_RULE)}", count=fallback)
+        for op, count in lowered.fallbacks.items():
+            events.fallback(op, f"eager kernel: {reasons.get(op, NO_RULE)}", count=count)
     return lowered
 
 
@@ -103,16 +103,16 @@ class Walk(Lowering):
         mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
         env = self.aten.env
         return LoweredGraph(
-            self.steps,
-            self.inputs,
-            outputs,
-            mutations,
-            self.constants,
-            self._symbols(),
-            dict(getattr(env, "hints", None) or {}),
-            dict(self.fallbacks),
-            getattr(self.aten, "writes", {}),
-            self._given,
+            steps=self.steps,
+            inputs=self.inputs,
+            outputs=outputs,
+            mutations=mutations,
+            constants=self.constants,
+            symbols=self._symbols(),
+            hints=dict(getattr(env, "hints", None) or {}),
+            fallbacks=dict(self.fallbacks),
+            writes=getattr(self.aten, "writes", {}),
+            given=self._given,
         )
 
     def input(self, node: torch.fx.Node, i: int) -> Any:

@@ -72,8 +72,8 @@ def refuse_address(machine: Machine, key: Any) -> None:
 
 
 def _is_address(machine: Machine, key: torch.SymInt) -> bool:
-    error = machine.env.to_expr(key)
-    source = machine.env.sources.get(error.name) if error.op == "sym" else None
+    expr = machine.env.to_expr(key)
+    source = machine.env.sources.get(expr.name) if expr.op == "sym" else None
     return source is not None and source.kind == "asked" and source.key is id
 
 

@@ -81,14 +81,14 @@ def _renamed(steps: Sequence[Any], renamed: dict[Buffer, Buffer], before: dict[i
 
 def _covers(view: View) -> bool:
     """Whether a view shows every element of its base once: the same dense block under another shape."""
-    argument, base = view.buffer, view.base
-    n = mul_all(argument.shape)
-    dense = n * argument.dtype.itemsize
+    buffer, base = view.buffer, view.base
+    n = mul_all(buffer.shape)
+    dense = n * buffer.dtype.itemsize
     return (
         as_expr(view.offset).is_const
         and as_expr(view.offset).value == 0
-        and argument.dtype == base.dtype
+        and buffer.dtype == base.dtype
         and n is mul_all(base.shape)
-        and nbytes(argument) is dense
+        and nbytes(buffer) is dense
         and nbytes(base) is dense
     )

@@ -176,16 +176,16 @@ class _Order:
         return self.live.last_use[buffer] if buffer in self.live.first else len(self.steps)
 
 
-def _read(schedule: Any) -> list[Buffer]:
-    return list(schedule.inputs) if isinstance(schedule, Launch) else buffers_read(schedule)
+def _read(step: Any) -> list[Buffer]:
+    return list(step.inputs) if isinstance(step, Launch) else buffers_read(step)
 
 
-def _written(schedule: Any) -> list[Buffer]:
+def _written(step: Any) -> list[Buffer]:
     """What a step makes or may change. (A view makes a name, no memory.)"""
-    if isinstance(schedule, View):
+    if isinstance(step, View):
         return []
-    made = [output for output in schedule.outputs if output is not None]
-    return [*made, *buffers_read(schedule)] if isinstance(schedule, Extern) and does_more(schedule) else made
+    made = [output for output in step.outputs if output is not None]
+    return [*made, *buffers_read(step)] if isinstance(step, Extern) and does_more(step) else made
 
 
 def _may_move(s: Any) -> bool:

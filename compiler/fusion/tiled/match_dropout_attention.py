@@ -34,10 +34,7 @@ def dropout_attention(
     calls = [step for step in steps if _fits(step)]
     copies: dict[Buffer, LoopNest] = {}
     for b in [
-        output
-        for schedule in calls
-        for output in schedule.outputs
-        if output is not None and output not in finder.needed
+        output for call in calls for output in call.outputs if output is not None and output not in finder.needed
     ]:
         readers = finder.readers.get(b, [])
         copy = readers[0] if len(readers) == 1 else None
