@@ -272,14 +272,14 @@ def without_unused_inputs(aten_graph: AtenGraph) -> tuple[AtenGraph, list[int]]:
     ]
     return (
         AtenGraph(
-            graph,
-            [aten_graph.inputs[i] for i in kept],
-            plan,
-            aten_graph.mutation_slots,
-            aten_graph.env,
-            aten_graph.constants,
-            [],
-            aten_graph.name,
+            graph=graph,
+            inputs=[aten_graph.inputs[i] for i in kept],
+            plan=plan,
+            mutation_slots=aten_graph.mutation_slots,
+            env=aten_graph.env,
+            constants=aten_graph.constants,
+            no_overlap=[],
+            name=aten_graph.name,
             writes=aten_graph.writes,
         ),
         kept,

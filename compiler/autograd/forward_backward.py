@@ -79,14 +79,14 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
     outputs += [GraphOutput("buffer", slot, node.meta["val"]) for slot, node in zip(saved_slots, saved)]
     constants = joint.constants_in(graph)
     return AtenGraph(
-        graph,
-        joint.inputs[:n_inputs],
-        outputs,
-        [(i, position[s]) for i, s in joint.mutation_slots],
-        joint.env,
-        constants,
-        list(joint.no_overlap),
-        f"{joint.name}_forward",
+        graph=graph,
+        inputs=joint.inputs[:n_inputs],
+        plan=outputs,
+        mutation_slots=[(i, position[s]) for i, s in joint.mutation_slots],
+        env=joint.env,
+        constants=constants,
+        no_overlap=list(joint.no_overlap),
+        name=f"{joint.name}_forward",
         writes=joint.writes,
         own_writes=joint.own_writes,
     )

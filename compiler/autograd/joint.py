@@ -181,15 +181,15 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
     parts.eager_kept = in_eager
     overlap_exchanges(parts.backward)
     return JointGraph(
-        parts,
-        n_out,
-        plan,
-        [i for _, i, _ in kept],
-        [at[j] for j in order if j in at],
-        [frozenset(at[j] for j in r if j in at) for r in reach],
-        joint,
-        groups,
-        ({key: ks for key, ks in watched[0].items() if key not in written}, watched[1]),
+        partition=parts,
+        n_outputs=n_out,
+        outputs=plan,
+        grad_inputs=[i for _, i, _ in kept],
+        order=[at[j] for j in order if j in at],
+        reach=[frozenset(at[j] for j in r if j in at) for r in reach],
+        aten=joint,
+        parts=groups,
+        watched=({key: ks for key, ks in watched[0].items() if key not in written}, watched[1]),
     )
 
 

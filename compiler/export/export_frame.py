@@ -485,18 +485,18 @@ class _Builder:
             for node in self.graph.graph_module.graph.nodes
         )
         program = ExportedProgram(
-            self.name,
-            _plain(self.graph.graph_module),
-            signature,
-            inputs,
-            checks,
-            result,
-            self.state,
-            [key for key, value in self.state.items() if isinstance(value, nn.Parameter)],
-            symbols,
-            bool(module.training) if module is not None else False,
-            matters,
-            self.backend,
+            name=self.name,
+            graph_module=_plain(self.graph.graph_module),
+            signature=signature,
+            inputs=inputs,
+            checks=checks,
+            result=result,
+            state=self.state,
+            parameters=[key for key, value in self.state.items() if isinstance(value, nn.Parameter)],
+            symbols=symbols,
+            training=bool(module.training) if module is not None else False,
+            grad_matters=matters,
+            backend=self.backend,
         )
         program.strides = self.strides()
         program.classes, program.hints = self.classes, {symbol: int(self.env.hints[symbol]) for symbol in symbols}

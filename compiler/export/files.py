@@ -279,19 +279,19 @@ def _program(
     if not set(listed) <= set(state):
         raise ExportError("the file names parameters that it lacks")
     return ExportedProgram(
-        grammar.words(text["name"]),
-        graph,
-        signature,
-        inputs,
-        checks,
-        result,
-        state,
-        listed,
-        symbols,
-        text["training"],
-        text["grad_matters"],
-        backend,
-        loaded,
+        name=grammar.words(text["name"]),
+        graph_module=graph,
+        signature=signature,
+        inputs=inputs,
+        checks=checks,
+        result=result,
+        state=state,
+        parameters=listed,
+        symbols=symbols,
+        training=text["training"],
+        grad_matters=text["grad_matters"],
+        backend=backend,
+        loaded=loaded,
     )
 
 

@@ -119,15 +119,15 @@ class _Decoder:
 
     def plan(self, d: dict[str, Any], device: int) -> PlanParts:
         return PlanParts(
-            d["inputs"],
-            device,
-            {name: tuple(place) for name, *place in d["symbols"]},
-            [decode_expr(e) for e in d["values"]],
-            [tuple(s) for s in d["slots"]],
-            [self.step(s) for s in d["steps"]],
-            [(k, self.call(w) if k == OUT_CALL else w) for k, w in d["outputs"]],
-            [self.constant(c) for c in d["constants"]],
-            d["scratch"],
+            n_inputs=d["inputs"],
+            device=device,
+            symbols={name: tuple(place) for name, *place in d["symbols"]},
+            values=[decode_expr(e) for e in d["values"]],
+            slots=[tuple(s) for s in d["slots"]],
+            steps=[self.step(s) for s in d["steps"]],
+            outputs=[(k, self.call(w) if k == OUT_CALL else w) for k, w in d["outputs"]],
+            constants=[self.constant(c) for c in d["constants"]],
+            scratch=d["scratch"],
         )
 
     def step(self, s: list) -> tuple:

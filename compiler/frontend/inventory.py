@@ -63,16 +63,16 @@ def _of(engine: Any, told: set[int], name: str) -> Iterator[CompiledFunction]:
             continue
         status = "compiled" if not reason else "limit" if reason.startswith("recompile limit") else "skipped"
         yield CompiledFunction(
-            code.co_qualname,
-            code.co_filename,
-            code.co_firstlineno,
-            engine.opts.mode,
-            backend,
-            len(entries),
-            sum(entry.hits for entry in entries),
-            len(entries[0].program.guards) if entries else 0,
-            status,
-            reason,
-            [(entry.meta, entry.hits) for entry in entries],
-            [entry.program for entry in entries],
+            name=code.co_qualname,
+            file=code.co_filename,
+            line=code.co_firstlineno,
+            mode=engine.opts.mode,
+            backend=backend,
+            entries=len(entries),
+            calls=sum(entry.hits for entry in entries),
+            guards=len(entries[0].program.guards) if entries else 0,
+            status=status,
+            reason=reason,
+            served=[(entry.meta, entry.hits) for entry in entries],
+            programs=[entry.program for entry in entries],
         )

@@ -90,14 +90,14 @@ def _split(nest: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] |
     order = [axis for axis in first_axes if axis.symbol.name not in names] + chosen
     shape = tuple(axis.size for axis in order)
     buffer = Buffer(
-        nest.buffer.name + "_parts",
-        nest.buffer.dtype,
-        shape,
-        contiguous_strides(shape),
-        "global",
-        nest.buffer.device,
-        "temp",
-        nest.buffer.origin,
+        name=nest.buffer.name + "_parts",
+        dtype=nest.buffer.dtype,
+        shape=shape,
+        stride=contiguous_strides(shape),
+        scope="global",
+        device=nest.buffer.device,
+        kind="temp",
+        origin=nest.buffer.origin,
     )
     at_ = integer(0)
     for a, st in zip(order, buffer.stride):
@@ -106,16 +106,16 @@ def _split(nest: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] |
         nest, buffer=buffer, axes=first_axes, index=at_, value=value, reduce_axes=rest, domain=tuple(domain)
     )
     whole = LoopNest(
-        nest.buffer,
-        nest.axes,
-        index,
-        load(buffer, at_),
-        tuple(chosen),
-        nest.reduce_op,
-        tuple(order),
-        nest.mode,
-        nest.origins,
-        nest.lines,
+        buffer=nest.buffer,
+        axes=nest.axes,
+        index=index,
+        value=load(buffer, at_),
+        reduce_axes=tuple(chosen),
+        reduce_op=nest.reduce_op,
+        domain=tuple(order),
+        mode=nest.mode,
+        origins=nest.origins,
+        lines=nest.lines,
     )
     return parts, whole
 

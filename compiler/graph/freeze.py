@@ -231,14 +231,14 @@ def _copy_of(aten_graph: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenG
     out.meta.update(aten_graph.graph.output_node().meta)
     plan = [GraphOutput("buffer", k, node.meta["val"]) for k, node in enumerate(keep)]
     first = AtenGraph(
-        graph,
-        aten_graph.inputs,
-        plan,
-        [],
-        aten_graph.env,
-        dict(aten_graph.constants),
-        [],
-        f"{aten_graph.name}_parameters",
+        graph=graph,
+        inputs=aten_graph.inputs,
+        plan=plan,
+        mutation_slots=[],
+        env=aten_graph.env,
+        constants=dict(aten_graph.constants),
+        no_overlap=[],
+        name=f"{aten_graph.name}_parameters",
     )
     graph.eliminate_dead_code()
     return first

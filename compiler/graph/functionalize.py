@@ -608,14 +608,14 @@ class Functionalizer:
         self.where = {}
         self.graph.create_node("output", "output", (tuple(results),), {}, name="output")
         return AtenGraph(
-            self.graph,
-            inputs,
-            outputs,
-            sorted(mutations),
-            self.env,
-            self.constants,
-            sorted(no_overlap),
-            name,
+            graph=self.graph,
+            inputs=inputs,
+            plan=outputs,
+            mutation_slots=sorted(mutations),
+            env=self.env,
+            constants=self.constants,
+            no_overlap=sorted(no_overlap),
+            name=name,
             writes=writes,
             own_writes=self._own_writes(values),
         )

@@ -64,18 +64,18 @@ def nodes_of(
         index[n] = len(out)
         out.append(
             Node(
-                len(out),
-                n.name,
-                op,
-                inputs,
-                args,
-                shape,
-                dtype,
-                labels[file],
-                line,
-                modules[n],
-                kernel_of.get(n.name),
-                _stride(n.meta.get("val")),
+                index=len(out),
+                name=n.name,
+                op=op,
+                inputs=inputs,
+                args=args,
+                shape=shape,
+                dtype=dtype,
+                file=labels[file],
+                line=line,
+                module=modules[n],
+                kernel=kernel_of.get(n.name),
+                stride=_stride(n.meta.get("val")),
             )
         )
     return out

@@ -120,18 +120,18 @@ def expand(data: GraphData) -> list[Node]:
         kernel = c["kernel"][i]
         out.append(
             Node(
-                i,
-                c["name"][i],
-                t["ops"][c["op"][row]],
-                [i - v if v > 0 else -1 - v for v in c["inputs"][row]],
-                t["args"][c["args"][row]],
-                t["shapes"][c["shape"][row]],
-                t["dtypes"][c["dtype"][row]],
-                file,
-                line,
-                module,
-                None if kernel < 0 else kernel,
-                t["strides"][c["stride"][row]] if "stride" in c else None,
+                index=i,
+                name=c["name"][i],
+                op=t["ops"][c["op"][row]],
+                inputs=[i - v if v > 0 else -1 - v for v in c["inputs"][row]],
+                args=t["args"][c["args"][row]],
+                shape=t["shapes"][c["shape"][row]],
+                dtype=t["dtypes"][c["dtype"][row]],
+                file=file,
+                line=line,
+                module=module,
+                kernel=None if kernel < 0 else kernel,
+                stride=t["strides"][c["stride"][row]] if "stride" in c else None,
             )
         )
     return out
@@ -197,18 +197,18 @@ def _sink_parameters(nodes: list[Node]) -> list[Node]:
         position[n.index] = i
     return [
         Node(
-            i,
-            n.name,
-            n.op,
-            [position[j] for j in n.inputs],
-            n.args,
-            n.shape,
-            n.dtype,
-            n.file,
-            n.line,
-            n.module or (nodes[first[n.index]].module if n.op == "parameter" and n.index in first else ""),
-            n.kernel,
-            n.stride,
+            index=i,
+            name=n.name,
+            op=n.op,
+            inputs=[position[j] for j in n.inputs],
+            args=n.args,
+            shape=n.shape,
+            dtype=n.dtype,
+            file=n.file,
+            line=n.line,
+            module=n.module or (nodes[first[n.index]].module if n.op == "parameter" and n.index in first else ""),
+            kernel=n.kernel,
+            stride=n.stride,
         )
         for i, n in enumerate(out)
     ]

@@ -289,15 +289,15 @@ class Splice:
         slots += [Slot(original.slots[number].name, False, False, True, False) for number in self.closure]
         flags = original.flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
         bytecode = Bytecode(
-            self.code,
-            slots,
-            len(self.params),
-            0,
-            0,
-            flags,
-            name or original.name,
-            qualname or original.qualname,
-            original.filename,
-            original.firstlineno,
+            instructions=self.code,
+            slots=slots,
+            argcount=len(self.params),
+            posonlyargcount=0,
+            kwonlyargcount=0,
+            flags=flags,
+            name=name or original.name,
+            qualname=qualname or original.qualname,
+            filename=original.filename,
+            firstlineno=original.firstlineno,
         )
         return assemble(bytecode)

@@ -232,15 +232,15 @@ def _with_gradient(machine: Machine, cls: type, args: tuple, needs: tuple) -> An
     position = {id(t): i for i, t in reversed(list(enumerate(made)))}
     dirty = [next(i for i, tensor in enumerate(tensors) if tensor is d) for d in getattr(ctx, "dirty_tensors", ())]
     call = AutogradFunctionCall(
-        f"autograd_function_{cls.__name__}",
-        as_module(forward, f"{cls.__name__}_forward"),
-        backward.graph_module,
-        len(made),
-        [*has_grad, *[False] * len(inputs)],
-        [position[id(t)] for t in getattr(ctx, "non_differentiable", ()) if id(t) in position],
-        dirty,
-        once,
-        backward.refusal,
+        name=f"autograd_function_{cls.__name__}",
+        forward=as_module(forward, f"{cls.__name__}_forward"),
+        backward=backward.graph_module,
+        n_results=len(made),
+        has_grad=[*has_grad, *[False] * len(inputs)],
+        non_differentiable=[position[id(t)] for t in getattr(ctx, "non_differentiable", ()) if id(t) in position],
+        dirty=dirty,
+        once=once,
+        refusal=backward.refusal,
     )
     del outer
     for i in dirty:

@@ -77,14 +77,14 @@ def _print_product(kernel: Kernel, product: Product, target: Target, name: str) 
     printer = ProductPrinter(kernel, product, target, name, header(kernel, name))
     text, phases, choices = printer.source()
     return KernelSource(
-        name,
-        text,
-        phases,
-        f"{name}_plan",
-        list(kernel.checks),
-        choices,
-        names_of(kernel, printer.scope.origins),
-        printer.numbers,
+        name=name,
+        text=text,
+        phases=phases,
+        plan_symbol=f"{name}_plan",
+        checks=list(kernel.checks),
+        choices=choices,
+        names=names_of(kernel, printer.scope.origins),
+        numbers=printer.numbers,
     )
 
 
@@ -421,15 +421,15 @@ class _Printer:
             axis_level[lay.tile.symbol.name] = LEVEL_LOOP
         by_piece = lay.tile is None and lay.copies == 1
         return StageValues(
-            self.scope,
-            axis_level,
-            name,
-            self._locate,
-            self._acc_operand,
-            lay.copies,
-            lay.tiled,
-            f"{name}_from" if by_piece else None,
-            self.k.hints,
+            scope=self.scope,
+            axis_level=axis_level,
+            vector=name,
+            locate=self._locate,
+            acc_operand=self._acc_operand,
+            copies=lay.copies,
+            tiled=lay.tiled,
+            start=f"{name}_from" if by_piece else None,
+            hints=self.k.hints,
         )
 
     def _takes_rows_together(

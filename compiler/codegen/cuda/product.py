@@ -180,14 +180,14 @@ def _step(expr: Expr, axes: tuple[Axis, ...]) -> int | None:
 def _epilogue(tiles: Tiles, columns: int) -> Epilogue:
     guard = "column < N" if tiles.n % columns or tiles.m % (ROWS * CLUSTER) else ""
     return Epilogue(
-        tiles.stores,
-        tiles.product.rows,
-        tiles.product.columns,
-        tiles.product.a.dtype,
-        tiles.product.acc,
-        guard,
-        tiles.stores[: len(tiles.outs)],
-        rounded_to(tiles.kernel),
+        stores=tiles.stores,
+        rows=tiles.product.rows,
+        columns=tiles.product.columns,
+        dtype=tiles.product.a.dtype,
+        acc=tiles.product.acc,
+        guard=guard,
+        staged=tiles.stores[: len(tiles.outs)],
+        rounded=rounded_to(tiles.kernel),
     )
 
 

@@ -232,14 +232,14 @@ class Printer:
         file = f"{header_of(self.k, self.name)}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"
         limits = [] if self.lay.wide else [expr for expr in spans(self.k) if not expr.is_const]
         return TritonSource(
-            self.name,
-            file,
-            [f for f, _ in functions],
-            self.scratch,
-            self.lay.plain(),
-            "tl.device_assert(" in file,
-            limits,
-            names_of(self.k, self.origins),
+            name=self.name,
+            text=file,
+            functions=[f for f, _ in functions],
+            scratch=self.scratch,
+            choices=self.lay.plain(),
+            asserts="tl.device_assert(" in file,
+            limits=limits,
+            names=names_of(self.k, self.origins),
             numbers=numbers,
         )
 
@@ -392,18 +392,18 @@ class Printer:
 
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
         return Values(
-            names,
-            self._axis_dims(stage),
-            masks,
-            self._shape,
-            self._acc,
-            self.need,
-            self.itype,
-            (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""),
-            self.exact,
-            self.target.backend,
-            self.sizes,
-            self._loose(),
+            names=names,
+            axis_dims=self._axis_dims(stage),
+            masks=masks,
+            shape=self._shape,
+            acc=self._acc,
+            need=self.need,
+            index_type=self.itype,
+            policy=(lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""),
+            exact=self.exact,
+            backend=self.target.backend,
+            sizes=self.sizes,
+            loose=self._loose(),
             tiles=self.tiles.values(),
             rounded=self.rounded,
             ahead=self.lay.stages > 1,

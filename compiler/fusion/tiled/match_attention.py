@@ -153,20 +153,20 @@ def _between(
     k, y = finder.operand(finder.element(b, position(b, g, INNER, KEY), ranges), ranges)
     added = _added(finder, product, (g, m, KEY), ranges) if plus else None
     return Match(
-        last,
-        batch,
-        rows,
-        keys,
-        columns,
-        {at: Product(inner, q, k, x * y, added)},
-        None if weight is None else renamed(weight),
-        finder.copied(finder.element(v, position(v, g, KEY, COLUMN), ranges), ranges),
-        position(last.outputs[0], g, m, COLUMN),  # type: ignore[arg-type]
-        [*nest.lines, *last.lines, *product.lines],
-        [product.origin, *nest.origins, last.origin],
-        renamed(score),
-        empty,
-        RowNumbers(out, score, nest.domain, names),
+        step=last,
+        batch=batch,
+        rows=rows,
+        keys=keys,
+        columns=columns,
+        products={at: Product(inner, q, k, x * y, added)},
+        factor=None if weight is None else renamed(weight),
+        c=finder.copied(finder.element(v, position(v, g, KEY, COLUMN), ranges), ranges),
+        index=position(last.outputs[0], g, m, COLUMN),  # type: ignore[arg-type]
+        lines=[*nest.lines, *last.lines, *product.lines],
+        origins=[product.origin, *nest.origins, last.origin],
+        score=renamed(score),
+        empty=empty,
+        numbers=RowNumbers(out, score, nest.domain, names),
     )
 
 
@@ -228,19 +228,19 @@ def _call(finder: Finder, extern: Extern) -> Match:
     if causal:
         x = prim("where", prim("le", index(KEY), index(as_expr(m))), x, const(-math.inf, torch.float32))
     return Match(
-        extern,
-        tuple(batch),
-        tuple(rows),
-        keys,
-        columns,
-        {product: Product(inner, a, b)},
-        None,
-        c,
-        position(out, n, h, m, COLUMN),
-        [*extern.lines],
-        [extern.origin],
-        x,
-        0.0,
+        step=extern,
+        batch=tuple(batch),
+        rows=tuple(rows),
+        keys=keys,
+        columns=columns,
+        products={product: Product(inner, a, b)},
+        factor=None,
+        c=c,
+        index=position(out, n, h, m, COLUMN),
+        lines=[*extern.lines],
+        origins=[extern.origin],
+        score=x,
+        empty=0.0,
     )
 
 

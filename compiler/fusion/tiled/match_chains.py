@@ -89,19 +89,19 @@ def _of_operand(finder: Finder, extern: Extern, side: int, nest: LoopNest) -> Ma
         value: _product(finder, value, space, columns, g) for value in walk([factor]) if _is_narrow(finder, value)
     }
     chain = Match(
-        extern,
-        batch,
-        space[-2:-1],
-        space[-1],
-        columns,
-        {name: product for name, product in products.items() if product is not None},
-        factor,
-        finder.copied(
+        step=extern,
+        batch=batch,
+        rows=space[-2:-1],
+        keys=space[-1],
+        columns=columns,
+        products={name: product for name, product in products.items() if product is not None},
+        factor=factor,
+        c=finder.copied(
             finder.element(c, position(c, g, *((KEY, COLUMN) if side == 0 else (COLUMN, KEY))), ranges), ranges
         ),
-        position(out, g, *((ROW, COLUMN) if side == 0 else (COLUMN, ROW))),
-        [*extern.lines, *nest.lines],
-        [*nest.origins, extern.origin],
+        index=position(out, g, *((ROW, COLUMN) if side == 0 else (COLUMN, ROW))),
+        lines=[*extern.lines, *nest.lines],
+        origins=[*nest.origins, extern.origin],
     )
     if not chain.products or not _fits(finder, chain):
         raise NoMatch

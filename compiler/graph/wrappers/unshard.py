@@ -301,16 +301,20 @@ def described(group: Any) -> ShardGroup:
     alike = getattr(mesh, "replicate_process_group", None)
     parameters = list(enumerate(group.fsdp_params))
     return ShardGroup(
-        shards,
-        mesh.shard_process_group.group_name,
-        reduce.group_name,
-        mesh.shard_mesh_size,
-        "" if alike is None else alike.group_name,
-        1 if alike is None else mesh.replicate_mesh_size,
-        () if group.reduce_grads else tuple(i for i, p in parameters if p.sharded_param.requires_grad),
-        tuple(i for i, p in parameters if p.unsharded_accumulated_grad is not None) if group.reduce_grads else (),
-        first.param_dtype or first.orig_dtype,
-        group._reduce_dtype,
-        next((param.orig_dtype for param in group.fsdp_params if param.sharded_param.requires_grad), first.orig_dtype),
-        group.post_forward_mesh_info is not None,
+        shards=shards,
+        gather=mesh.shard_process_group.group_name,
+        reduce=reduce.group_name,
+        processes=mesh.shard_mesh_size,
+        across="" if alike is None else alike.group_name,
+        replicas=1 if alike is None else mesh.replicate_mesh_size,
+        taken=() if group.reduce_grads else tuple(i for i, p in parameters if p.sharded_param.requires_grad),
+        earlier=tuple(i for i, p in parameters if p.unsharded_accumulated_grad is not None)
+        if group.reduce_grads
+        else (),
+        dtype=first.param_dtype or first.orig_dtype,
+        reduce_dtype=group._reduce_dtype,
+        own_dtype=next(
+            (param.orig_dtype for param in group.fsdp_params if param.sharded_param.requires_grad), first.orig_dtype
+        ),
+        again=group.post_forward_mesh_info is not None,
     )

@@ -107,16 +107,16 @@ def store_at(
     order = tuple(a for a in axes if a.symbol.name not in own)
     lo.steps.append(
         LoopNest(
-            buffer,
-            kept,
-            e,
-            put(cast(value, buffer.dtype), positions),
-            order,
-            None,
-            axes,
-            mode,
-            lo.origins(),
-            lo.lines(),
+            buffer=buffer,
+            axes=kept,
+            index=e,
+            value=put(cast(value, buffer.dtype), positions),
+            reduce_axes=order,
+            reduce_op=None,
+            domain=axes,
+            mode=mode,
+            origins=lo.origins(),
+            lines=lo.lines(),
         )
     )
     return ref_of_buffer(buffer)
