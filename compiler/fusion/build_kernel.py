@@ -218,26 +218,24 @@ def _emit(
     def on_index(expr: Expr) -> Expr:
         return formal.size(expr.subs(names))
 
-    locals_: list[Buffer] = []
-    local_index = _row_index(inner)
-    local_shape = tuple(axis.size for axis in inner)
+    local_index, local_shape = _row_index(inner), tuple(axis.size for axis in inner)
     stage_of_kept = {v.id: info.stage_of(v) for v in kept}
-    local_of: dict[int, Buffer] = {}
-    for k, v in enumerate(kept):
-        local_of[v.id] = Buffer(f"tmp{k}", v.dtype, local_shape, _row_strides(local_shape), "local", None, "temp")
-        locals_.append(local_of[v.id])
+    local_of = {
+        v.id: Buffer(f"tmp{k}", v.dtype, local_shape, _row_strides(local_shape), "local", None, "temp")
+        for k, v in enumerate(kept)
+    }
 
     acc_names: dict[str, str] = {}
     acc_values: dict[int, Value] = {}
     stages: list[Stage] = []
     last = Stage(())
 
-    def store_of(r: _Root, value: Value) -> Store:
-        b, e = r.store
+    def store_of(root: _Root, value: Value) -> Store:
+        buffer, at = root.store
         if value.op == "put":
-            e = e.subs({f"at{k}": indirect_symbol(arg) for k, arg in enumerate(value.args[1:])})
+            at = at.subs({f"at{k}": indirect_symbol(arg) for k, arg in enumerate(value.args[1:])})
             value = value.args[0]
-        return Store(formal.output(b), on_index(e), value, r.mode)
+        return Store(formal.output(buffer), on_index(at), value, root.mode)
 
     for s in range(n_stages):
         rw = Rewriter(on_index, formal.load)
@@ -277,24 +275,19 @@ def _emit(
         name,
         outer,
         stages,
-        list(formal.inputs.values()),
-        list(formal.outputs.values()),
-        locals_,
-        list(formal.sizes.values()),
-        params,
-        list(dict.fromkeys(origin for nest in group.nests for origin in nest.origins)),
-        list(dict.fromkeys(line for nest in group.nests for line in nest.lines)),
-        _reasons(group),
-        formal.hints(hints),
-        checks,
+        inputs=list(formal.inputs.values()),
+        outputs=list(formal.outputs.values()),
+        locals=list(local_of.values()),
+        sizes=list(formal.sizes.values()),
+        params=params,
+        origins=list(dict.fromkeys(origin for nest in group.nests for origin in nest.origins)),
+        lines=list(dict.fromkeys(line for nest in group.nests for line in nest.lines)),
+        fused_because=_reasons(group),
+        hints=formal.hints(hints),
+        checks=checks,
     )
-    return Launch(
-        kernel,
-        list(formal.inputs),
-        list(formal.outputs),
-        [symbol(size) for size in formal.sizes],
-        [name for name, _ in params],
-    )
+    sizes = [symbol(size) for size in formal.sizes]
+    return Launch(kernel, list(formal.inputs), list(formal.outputs), sizes, [name for name, _ in params])
 
 
 def _reasons(group: Group) -> list[str]:
