@@ -56,71 +56,64 @@ class Stage:
     takes: str
     gives: str
     verifier: str = ""  # "module:function" of the output
-    about: str = ""
 
 
 STAGES: tuple[Stage, ...] = (
+    # bytecode -> a graph of torch calls, guards, effects, breaks
     Stage(
         "capture",
         "capture.entry.capture:capture_frame",
-        "code, function, arguments",
-        "CaptureResult",
-        "",
-        "bytecode -> torch-level fx graph, guards, effects, breaks",
+        takes="code, function, arguments",
+        gives="CaptureResult",
     ),
+    # functional, of the closed operator set; common subexpressions, folding, patterns
     Stage(
         "graph",
         "graph.to_aten:to_aten",
-        "CapturedGraph",
-        "AtenGraph",
-        "graph.verify_graph:verify",
-        "functionalize, decompose to the closed operator set, CSE, DCE, folding, patterns",
+        takes="CapturedGraph",
+        gives="AtenGraph",
+        verifier="graph.verify_graph:verify",
     ),
+    # only where a gradient is asked for: one trace of forward and backward, then the partition
     Stage(
         "autograd",
         "autograd.joint:joint_graph",
-        "CapturedGraph",
-        "forward and backward AtenGraph",
-        "",
-        "only where a gradient is asked for: one trace of forward and backward, then the partition",
+        takes="CapturedGraph",
+        gives="forward and backward AtenGraph",
     ),
+    # loop nests over named buffers, symbolic sizes
     Stage(
         "lowering",
         "lowering.lower:lower",
-        "AtenGraph",
-        "LoweredGraph",
-        "lowering.verify_loops:verify_lowered",
-        "loop nests over named buffers, symbolic sizes",
+        takes="AtenGraph",
+        gives="LoweredGraph",
+        verifier="lowering.verify_loops:verify_lowered",
     ),
+    # kernel groups, their order, the memory plan
     Stage(
         "fusion",
         "fusion.fuse:schedule",
-        "LoweredGraph",
-        "Schedule",
-        "fusion.verify_schedule:verify_schedule",
-        "kernel groups, their order, the memory plan",
+        takes="LoweredGraph",
+        gives="Schedule",
+        verifier="fusion.verify_schedule:verify_schedule",
     ),
+    # the text of each kernel, C++ or Triton, and of the host plan that calls it
     Stage(
         "codegen",
         "codegen.generate:generate",
-        "Schedule",
-        "Generated",
-        "",
-        "C++ source per kernel, and the host plan that calls it",
+        takes="Schedule",
+        gives="Generated",
     ),
+    # compile in worker processes, cache by content, load, launch
     Stage(
         "runtime",
         "runtime.build_graph:build",
-        "Generated",
-        "CompiledGraph",
-        "",
-        "compile in worker processes, cache by content, load, launch",
+        takes="Generated",
+        gives="CompiledGraph",
     ),
 )
 _lock = forks.lock()
-
-_kernels = 0
-
+_kernels = 0  # that were generated in this process
 _by_name = {stage.name: stage for stage in STAGES}
 _functions: dict[str, Callable] = {}
 _replaced: dict[str, Callable] = {}
