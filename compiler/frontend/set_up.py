@@ -27,7 +27,6 @@ from ..capture.entry.locations import is_library_file
 
 __all__ = ["only_sets_up"]
 
-# functions of torch that make tensors from plain values, or set something
 _MAKES = frozenset(
     """
     manual_seed seed initial_seed get_rng_state set_rng_state randn rand randint randperm zeros ones empty full tensor
@@ -35,10 +34,9 @@ _MAKES = frozenset(
     set_num_threads get_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms load save
     compile
     """.split()
-)
+)  # functions of torch that make tensors from plain values, or set something
 _PLACES = tuple("nn.init utils random serialization hub cuda backends version distributed".split())
 _COMPUTES = frozenset("sum max min abs pow round sorted divmod eval exec map filter all any __build_class__".split())
-# that set something up, count, draw numpy's numbers, copy or cast, whatever they are called on
 _METHODS = frozenset(
     """
     eval train manual_seed to append extend add insert update items keys values parameters named_parameters modules
@@ -47,7 +45,7 @@ _METHODS = frozenset(
     named_children named_modules named_buffers gradient_checkpointing_enable enable_input_require_grads
     numel size dim normal uniform integers standard_normal permutation shuffle choice astype
     """.split()
-)
+)  # that set something up, count, draw numpy's numbers, copy or cast, whatever they are called on
 _COUNTS = frozenset(("numel", "size", "dim"))  # methods, and functions below, that give whole numbers
 _TO_NUMBERS = frozenset(("len", "int", "float"))
 _NUMBERS = (int, float, complex, bool)
@@ -128,7 +126,7 @@ class _Scope:
         return bool(node.decorator_list) or _Scope(self.namespace, self.running, self).any_works(body)
 
     def _called(self, node: Any) -> bool:
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        given = [*node.args, *(k.value for k in node.keywords)]
         return not self._sums_counts(node) and self._call(node.func) or self.any_works(given)
 
     def _sums_counts(self, node: Any) -> bool:
@@ -156,12 +154,9 @@ class _Scope:
         if isinstance(node, ast.UnaryOp):
             return self._is_number(node.operand)
         if isinstance(node, ast.Call):
-            func = node.func
+            f = node.func
             named = (
-                isinstance(func, ast.Name)
-                and func.id in _TO_NUMBERS
-                or isinstance(func, ast.Attribute)
-                and func.attr in _COUNTS
+                isinstance(f, ast.Name) and f.id in _TO_NUMBERS or isinstance(f, ast.Attribute) and f.attr in _COUNTS
             )
             return named or self._sums_counts(node)
         if isinstance(node, ast.Name):

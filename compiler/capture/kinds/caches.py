@@ -219,7 +219,7 @@ def _varies(value: Any) -> bool:
 
 def _foretold(machine: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
     """What the function makes of numbers that vary, as its cache has it; MISSING where those are to be fixed."""
-    given = [_key(machine, arg, True) for arg in args], {key: _key(machine, item, True) for key, item in kwargs.items()}
+    given = [_key(machine, arg, True) for arg in args], {k: _key(machine, item, True) for k, item in kwargs.items()}
     result = _followed(machine, fn, name, args, kwargs)
     if result is _LOGGED:
         return None

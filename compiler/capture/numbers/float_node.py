@@ -70,18 +70,18 @@ class FloatNode(SymNode):
         self, op: str, f: Callable[[float, float], float], other: SymNode, reflected: bool = False
     ) -> SymNode:
         """`self op o`, or `o op self` where reflected; `f` computes it."""
-        constant = _constant(other)
+        c = _constant(other)
         if (
-            constant is None
-            or not math.isfinite(constant)
+            c is None
+            or not math.isfinite(c)
             or op == "pow"
-            and (reflected or abs(constant) > _MOST_POWER or not self._positive())
+            and (reflected or abs(c) > _MOST_POWER or not self._positive())
             or op == "truediv"
-            and (constant == 0 or reflected and not self._positive())
+            and (c == 0 or reflected and not self._positive())
         ):
             return computed(f, other, self) if reflected else computed(f, self, other)
-        value = f(constant, self.expr) if reflected else f(self.expr, constant)
-        return FloatNode(value, S.calc(self.source, op, constant, reflected), self.env)
+        value = f(c, self.expr) if reflected else f(self.expr, c)
+        return FloatNode(value, S.calc(self.source, op, c, reflected), self.env)
 
     def add(self, other: SymNode) -> SymNode:
         return self.calculated("add", operator.add, other)
@@ -154,19 +154,14 @@ class FloatNode(SymNode):
 
     # ---- comparisons
     def _fact(self, name: str, other: SymNode) -> SymNode:
-        constant, compare = _constant(other), _COMPARISONS[name]
-        if (
-            self.source.kind == "ratio"
-            and constant is not None
-            and math.isfinite(constant)
-            and is_power_of_two(self.source.key[1])
-        ):
-            p, q = constant.as_integer_ratio()  # nothing is rounded: a comparison of integers
+        c, compare = _constant(other), _COMPARISONS[name]
+        if self.source.kind == "ratio" and c is not None and math.isfinite(c) and is_power_of_two(self.source.key[1]):
+            p, q = c.as_integer_ratio()  # nothing is rounded: a comparison of integers
             return SymNode(getattr(E, name)(self.source.key[0] * q, self.source.key[1] * p), self.env, bool)
-        if constant is None or self.source.kind in ("calc", "computed", "drawn"):
+        if c is None or self.source.kind in ("calc", "computed", "drawn"):
             return self.wrap_bool(compare(self._number(), other._number()))
-        outcome = compare(self.expr, constant)
-        self.env.float_fact(self.source, (name, constant, outcome))
+        outcome = compare(self.expr, c)
+        self.env.float_fact(self.source, (name, c, outcome))
         return self.wrap_bool(outcome)
 
     def lt(self, other: SymNode) -> SymNode:
@@ -220,8 +215,8 @@ def _real_power(base: SymNode, exponent: SymNode) -> bool:
     """Whether base ** exponent is a float in every call, or raises."""
     if not isinstance(base, FloatNode):
         return base.env.decide(E.gt(base.expr, 0)) if base.constant is None else base.constant > 0
-    constant = _constant(exponent)
-    if constant is not None and constant.is_integer() or base._positive():
+    c = _constant(exponent)
+    if c is not None and c.is_integer() or base._positive():
         return True
     if base.source.kind == "computed" and base.source.key[0] in _NEVER_NEGATIVE:
         return True
@@ -231,9 +226,9 @@ def _real_power(base: SymNode, exponent: SymNode) -> bool:
     return True
 
 
-def is_power_of_two(expr: E.Expr) -> bool:
+def is_power_of_two(e: E.Expr) -> bool:
     """Whether dividing by it is exact."""
-    return expr.is_const and expr.value > 0 and expr.value & (expr.value - 1) == 0
+    return e.is_const and e.value > 0 and e.value & (e.value - 1) == 0
 
 
 def _constant(other: SymNode) -> float | None:

@@ -58,9 +58,9 @@ def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: 
 def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
     """x at the given positions. A position is checked even where a dimension of size 1 leaves nothing to choose."""
     value = remap(x, shape, of_dim).value
-    for key, expr in of_dim.items():
-        if is_one(x.shape[key]) and isinstance(expr, Expr):
-            for name in sorted(expr.symbol_names()):
+    for key, e in of_dim.items():
+        if is_one(x.shape[key]) and isinstance(e, Expr):
+            for name in sorted(e.symbol_names()):
                 if name in indirect_values():
                     zero = prim("eq", indirect_values()[name], const(0, torch.int64))
                     value = prim("where", zero, value, const(0, value.dtype))
@@ -78,7 +78,7 @@ def index_select(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
         (ids.shape[0] if ids.ndim else 1,) + (1,) * (x.ndim - 1 - dim),
         {0: dim_symbol(x.ndim, dim)},
     )
-    m: dict[int, Any] = {dim: dim_symbol(x.ndim, dim) for dim in range(x.ndim)}
+    m: dict[int, Any] = {d: dim_symbol(x.ndim, d) for d in range(x.ndim)}
     m[dim] = position(at.value, x.shape[dim], "IndexError: index out of range in self", False, shape)
     return lo.pointwise(_read(x, shape, m))
 
@@ -87,7 +87,7 @@ def index_select(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
 def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Ref:
     x, ids = (Ref((1,), t.dtype, t.value) if t.ndim == 0 else t for t in (x, ids))
     dim %= x.ndim
-    m: dict[int, Any] = {dim: dim_symbol(x.ndim, dim) if not is_one(ids.shape[dim]) else 0 for dim in range(x.ndim)}
+    m: dict[int, Any] = {d: dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0 for d in range(x.ndim)}
     message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"
     if is_empty(ids.shape):
         return lo.pointwise(const(0, x.dtype))  # nothing is read: nothing is out of bounds
