@@ -17,7 +17,7 @@ import torch
 import tcompile
 from tcompile.compiler.runtime.compiled_graph import CompiledGraph
 from tcompile.compiler.runtime.dispatch import disabled
-from tcompile.compiler.runtime.gpu import cuda_graphs, held
+from tcompile.compiler.runtime.gpu import cuda_graphs, step_memory
 
 common: Any = None
 
@@ -73,11 +73,11 @@ def own(t: torch.Tensor) -> torch.Tensor:
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:
-    return t.as_strided((held.span(t),), (1,), t.storage_offset())
+    return t.as_strided((step_memory.span(t),), (1,), t.storage_offset())
 
 
 def bytes_at(address: int, n: int) -> torch.Tensor:
-    return torch.from_dlpack(held.native.blob(address, n, 1, 0, None))
+    return torch.from_dlpack(step_memory.native.blob(address, n, 1, 0, None))
 
 
 class Static:
@@ -118,7 +118,7 @@ def _record(self: cuda_graphs.CudaGraphs, pool: Pool, fed: list, states: Any = N
     tensors = [x for x in fed if isinstance(x, torch.Tensor)]
     before, state = [x.detach().clone() for x in tensors], torch.get_rng_state()
     pool.blocks += [x.detach() for x in tensors if any(x.data_ptr() == o.data_ptr() for o in pool.blocks)]
-    read = [held.over(x, pool) if isinstance(x, torch.Tensor) else x for x in fed]
+    read = [step_memory.over(x, pool) if isinstance(x, torch.Tensor) else x for x in fed]
     consumes = self.backward and bool(self.step) and pool is not common
     inputs = list(fed)
     outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)
@@ -133,7 +133,9 @@ def _record(self: cuda_graphs.CudaGraphs, pool: Pool, fed: list, states: Any = N
     ]
     given = {x.untyped_storage().data_ptr() for x in tensors}
     pool.blocks += [o.detach() for o in new if o is not None and o.untyped_storage().data_ptr() not in given]
-    return Graph(self, pool, read, [None if o is None else held.over(o, o.detach()) for o in new], consumes), outs
+    return Graph(
+        self, pool, read, [None if o is None else step_memory.over(o, o.detach()) for o in new], consumes
+    ), outs
 
 
 @contextmanager
@@ -148,7 +150,7 @@ def graphs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "common_pool", lambda index: common)
     monkeypatch.setattr(cuda_graphs, "most_bytes", lambda index: 1 << 40)
     monkeypatch.setattr(cuda_graphs.CudaGraphs, "_record", _record)
-    monkeypatch.setattr(held, "Pool", Pool)
+    monkeypatch.setattr(step_memory, "Pool", Pool)
     build = tcompile.stages.original("runtime")
 
     def runtime(generated: Any, opts: Any, eager: Any = None) -> Any:

@@ -20,7 +20,7 @@ from tcompile.compiler.ops import mask_bits, keep_bits
 from tcompile.compiler import config, events
 from tcompile.compiler.rewrite import fast_dropout
 from tcompile.compiler.native import native
-from tcompile.compiler.runtime.gpu import cuda_graphs, held
+from tcompile.compiler.runtime.gpu import cuda_graphs, step_memory
 
 from .graph_stand_in import graphs_on_the_cpu
 
@@ -419,7 +419,7 @@ def test_a_tensor_over_memory_keeps_its_pool() -> None:
         pass
 
     pool, t = Owner(), torch.arange(12.0).reshape(3, 4).t()
-    v = held.over(t, pool)
+    v = step_memory.over(t, pool)
     gone = weakref.ref(pool)
     del pool
     assert torch.equal(v, t) and v.stride() == t.stride() and v.data_ptr() == t.data_ptr() and gone() is not None
@@ -453,14 +453,14 @@ def lent(made: list) -> int:
 def test_what_forward_kept_is_given_back(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the backward was captured nobody owns it any more: the allocator has had it for what backward makes."""
     owned: list[weakref.ref] = []
-    init = held.Held.__init__
+    init = step_memory.Held.__init__
 
     def noted(self: Any, kept: Any, *args: Any) -> None:
         init(self, kept, *args)
         if not owned:
             owned.extend(map(weakref.ref, kept))
 
-    monkeypatch.setattr(held.Held, "__init__", noted)
+    monkeypatch.setattr(step_memory.Held, "__init__", noted)
     pair = Pair(net())
     for _ in range(6):
         x = data(12, 16)
