@@ -60,27 +60,13 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     # bytecode -> a graph of torch calls, guards, effects, breaks
-    Stage(
-        "capture",
-        "capture.entry.capture:capture_frame",
-        takes="code, function, arguments",
-        gives="CaptureResult",
-    ),
+    Stage("capture", "capture.entry.capture:capture_frame", takes="code, function, arguments", gives="CaptureResult"),
     # functional, of the closed operator set; common subexpressions, folding, patterns
     Stage(
-        "graph",
-        "graph.to_aten:to_aten",
-        takes="CapturedGraph",
-        gives="AtenGraph",
-        verifier="graph.verify_graph:verify",
+        "graph", "graph.to_aten:to_aten", takes="CapturedGraph", gives="AtenGraph", verifier="graph.verify_graph:verify"
     ),
     # only where a gradient is asked for: one trace of forward and backward, then the partition
-    Stage(
-        "autograd",
-        "autograd.joint:joint_graph",
-        takes="CapturedGraph",
-        gives="forward and backward AtenGraph",
-    ),
+    Stage("autograd", "autograd.joint:joint_graph", takes="CapturedGraph", gives="forward and backward AtenGraph"),
     # loop nests over named buffers, symbolic sizes
     Stage(
         "lowering",
@@ -98,19 +84,9 @@ STAGES: tuple[Stage, ...] = (
         verifier="fusion.verify_schedule:verify_schedule",
     ),
     # the text of each kernel, C++ or Triton, and of the host plan that calls it
-    Stage(
-        "codegen",
-        "codegen.generate:generate",
-        takes="Schedule",
-        gives="Generated",
-    ),
+    Stage("codegen", "codegen.generate:generate", takes="Schedule", gives="Generated"),
     # compile in worker processes, cache by content, load, launch
-    Stage(
-        "runtime",
-        "runtime.build_graph:build",
-        takes="Generated",
-        gives="CompiledGraph",
-    ),
+    Stage("runtime", "runtime.build_graph:build", takes="Generated", gives="CompiledGraph"),
 )
 _lock = forks.lock()
 _kernels = 0  # that were generated in this process

@@ -74,12 +74,7 @@ _PRINTED_LIMIT = 2048
 
 
 def generate_kernels(
-    schedule: Schedule,
-    language: str,
-    target: Any,
-    printer: Callable[..., Any],
-    cuda: int | None = None,
-    **how: Any,
+    schedule: Schedule, language: str, target: Any, printer: Callable[..., Any], cuda: int | None = None, **how: Any
 ) -> Generated:
     """Every distinct kernel of the schedule by `printer(kernel, target, name=, **how)`, and the host plan: the
     same for each language.

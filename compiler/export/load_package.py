@@ -217,10 +217,7 @@ def _program(m: dict[str, Any], folder: Path, tensors: list[torch.Tensor], place
 
     if not native_ready():
         raise CacheFileError("packages need tcompile's C extension, which is not built here or does not fit this torch")
-    own: dict[str, Callable] = {
-        "view": view_of,
-        "count": torch.autograd.graph.increment_version,
-    }
+    own: dict[str, Callable] = {"view": view_of, "count": torch.autograd.graph.increment_version}
     if place.type == "cuda":
         from ..ops import philox
         from ..runtime.gpu.device import why_no_launch

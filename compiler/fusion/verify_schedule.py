@@ -82,10 +82,7 @@ def verify_kernel(kernel: Kernel) -> None:
             require(a.op in (SCAN_OPS if a.running else REDUCE_OPS), f"{where}: no reduction {a.op!r}")
             require(a.name not in accs, f"{where}: {a.name} is made twice")
             require(bool(st.axes), f"{where}: {a.name} reduces over no axis")
-            require(
-                a.dtype == reduced_dtype(a.op, a.value.dtype),
-                f"{where}: {a.name} is {a.dtype}",
-            )
+            require(a.dtype == reduced_dtype(a.op, a.value.dtype), f"{where}: {a.name} is {a.dtype}")
         for store in st.stores:
             require(
                 store.buffer in params and store.buffer not in kernel.inputs, f"{where}: stores to {store.buffer!r}"

@@ -72,10 +72,7 @@ _READ_IN_GROUP = Either(
     )
 )
 _STEP = op(
-    "where",
-    op("le", op("cast", Same("end", op("load"))), Same("place", op("index"))),
-    Same("after"),
-    Same("before"),
+    "where", op("le", op("cast", Same("end", op("load"))), Same("place", op("index"))), Same("after"), Same("before")
 )
 
 

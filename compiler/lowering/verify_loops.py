@@ -49,8 +49,7 @@ def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
                 f"{where}: operands of {value!r} differ: {[arg.dtype for arg in args]}",
             )
             require(
-                value.dtype == (torch.bool if row.truth else args[-1].dtype),
-                f"{where}: {value!r} has the wrong dtype",
+                value.dtype == (torch.bool if row.truth else args[-1].dtype), f"{where}: {value!r} has the wrong dtype"
             )
         elif value.is_load:
             require(

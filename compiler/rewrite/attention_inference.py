@@ -160,10 +160,7 @@ def _source(node: Node, shape3: Sequence[Any]) -> Node | None:
             above = node.args[0]
             if not (
                 above.target in _VIEWS and tuple(above.meta["val"].shape) == tuple(meta.shape)
-            ) and node.target not in (
-                aten.clone.default,
-                aten.contiguous.default,
-            ):
+            ) and node.target not in (aten.clone.default, aten.contiguous.default):
                 return node
         up = node.args[0]
         if _count(up.meta["val"].shape) is not _count(meta.shape):

@@ -139,14 +139,7 @@ def _checked(path: str | os.PathLike) -> dict[str, bytes]:
             manifest = _manifest(z, shown)
             _check_maker(manifest["made_by"], shown)
             return _members(z, manifest["members"], shown)
-    except (
-        zipfile.BadZipFile,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        UnicodeDecodeError,
-        zlib.error,
-    ) as e:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError, zlib.error) as e:
         raise CacheFileError(f"{shown} is damaged, or was not written by save_cache: {e}") from e
 
 

@@ -83,9 +83,7 @@ class Access(NamedTuple):
 
 
 # Type of a stack value -> its row. tensors/subclass_calls.py, which needs this module, adds its own.
-TENSORS: dict[type, Access] = {
-    TraceTensor: Access(tensor_attributes.get_attribute, tensor_attributes.set_attribute),
-}
+TENSORS: dict[type, Access] = {TraceTensor: Access(tensor_attributes.get_attribute, tensor_attributes.set_attribute)}
 
 
 _lookup = class_attribute

@@ -190,9 +190,7 @@ def _read(machine: Machine, obj: Any) -> Any:
         value = set.copy(obj)  # a copy iterates as the set does, most of the time
         if tuple(value) != elements:
             raise Break(
-                "unsupported",
-                "a copy of a set from outside iterates in another order",
-                "use a frozenset or a tuple",
+                "unsupported", "a copy of a set from outside iterates in another order", "use a frozenset or a tuple"
             )
     shadow.value = value
     if base is not frozenset and base is not tuple:

@@ -134,9 +134,7 @@ def _with_defaults(machine: Machine, forward: Any, args: tuple, kwargs: dict) ->
     code = forward.__code__ if isinstance(forward, types.FunctionType) else None
     if code is None or code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
         raise Break(
-            "autograd_function",
-            "a custom autograd function's forward takes keywords",
-            "take its arguments by position",
+            "autograd_function", "a custom autograd function's forward takes keywords", "take its arguments by position"
         )
     slots = bind(machine, forward, list(args), kwargs)
     return (*(slots[i] for i in range(code.co_argcount)), *slots.get(code.co_argcount, ()))

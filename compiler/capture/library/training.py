@@ -28,13 +28,7 @@ from ..tensors.gradient_hooks import NATIVE, Hook, call_after_accumulation, chan
 from ..tensors.gradients import set_grad
 from ..tensors.jagged_values import like_nested
 from ..tensors.tensor_subclasses import Subclassed
-from ..tensors.wrapper_values import (
-    accumulate_in_wrapper,
-    as_program_sees,
-    inside,
-    is_of_wrapper,
-    wrapped_leaves,
-)
+from ..tensors.wrapper_values import accumulate_in_wrapper, as_program_sees, inside, is_of_wrapper, wrapped_leaves
 from .bodies import no_grad, record_call
 from ..kinds.callables import python_function
 from ..machine.native_loops import in_a_loop

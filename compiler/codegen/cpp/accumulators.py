@@ -28,14 +28,7 @@ class Accumulator:
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        layout: Layout,
-        support: Support,
-        scope: Scope,
-        acc: Acc,
-        array: bool,
-        loops: StageLoops,
+        self, kernel: Kernel, layout: Layout, support: Support, scope: Scope, acc: Acc, array: bool, loops: StageLoops
     ):
         self.kernel, self.layout, self.s, self.scope = kernel, layout, support, scope
         self.acc, self.array, self.loops = acc, array, loops

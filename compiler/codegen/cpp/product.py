@@ -488,10 +488,7 @@ class ProductPrinter:
         needs_row = any(
             axis.symbol.name in text for axis in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, []))
         )
-        row = [
-            "                const i64 row = panel * MR + i;",
-            *self._decode("row", p.rows, "                "),
-        ]
+        row = ["                const i64 row = panel * MR + i;", *self._decode("row", p.rows, "                ")]
         return [
             "            for (int i = 0; i < used; i++) {",
             *(row if needs_row else []),

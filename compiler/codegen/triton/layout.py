@@ -32,17 +32,7 @@ from ...lowering.ir import Axis, Kernel, Value, has_op, loads, numel
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr
 from .dtypes import ttype
 
-__all__ = [
-    "GpuTarget",
-    "Choices",
-    "Layout",
-    "plan_layout",
-    "is_wide",
-    "spans",
-    "runs_of",
-    "draws",
-    "is_horizontal",
-]
+__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "is_wide", "spans", "runs_of", "draws", "is_horizontal"]
 
 INT32 = 2**31
 MOST_PERSISTENT = 32768  # elements of a row that registers hold

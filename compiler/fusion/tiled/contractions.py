@@ -104,10 +104,7 @@ def _together(finder: Finder, pattern: Pattern, calls: Sequence[Extern], always:
 
 
 # kind of kernel, how its sum is found, how it is settled which matches are taken
-PATTERNS = (
-    Pattern(ATTENTION_KERNEL, match_attention, _each),
-    Pattern(CHAIN_KERNEL, match_chain, _together),
-)
+PATTERNS = (Pattern(ATTENTION_KERNEL, match_attention, _each), Pattern(CHAIN_KERNEL, match_chain, _together))
 
 
 def _saved(finder: Finder, found: Match, dead: Sequence[Any]) -> bool:

@@ -16,19 +16,7 @@ from ...ops.tile_sizes import DTYPES, WIDEST, fills
 from ...symbolic.expr import Expr, symbol
 from ..domain import numel_hint, size_hint
 from .match import Match, Product, ranges_of
-from .producers import (
-    COLUMN,
-    INNER,
-    KEY,
-    ROW,
-    Finder,
-    NoMatch,
-    flat,
-    groups_of,
-    is_product,
-    on_gpu,
-    position,
-)
+from .producers import COLUMN, INNER, KEY, ROW, Finder, NoMatch, flat, groups_of, is_product, on_gpu, position
 
 __all__ = ["match_chain"]
 

@@ -32,12 +32,7 @@ class Row:
 X = Same("x")  # the scores
 TOP = Row("max", X)
 POWER = Same("power", op("exp", op("sub", X, TOP)))
-BY_SUM = Either(
-    (
-        op("div", POWER, Row("sum", POWER)),
-        op("mul", POWER, op("reciprocal", Row("sum", POWER))),
-    )
-)
+BY_SUM = Either((op("div", POWER, Row("sum", POWER)), op("mul", POWER, op("reciprocal", Row("sum", POWER)))))
 SHIFT = Same("shift")  # any number of the row
 LOG = op("log", Same("sum", Row("sum", op("exp", op("sub", X, SHIFT)))))
 LOGARITHM = Same("logarithm", op("add", LOG, SHIFT))
@@ -60,11 +55,7 @@ _FINITE_TOP = op("where", op("eq", op("abs", TOP), math.inf), 0, TOP)  # (as log
 NUMBERS: tuple[tuple[str, Pattern, Value], ...] = (
     ("max", X, prim("where", prim("logical_and", prim("isnan", _TOTAL), prim("ne", _TOP, _INFINITE)), _NAN, _TOP)),
     ("sum", op("exp", op("sub", X, TOP)), prim("where", _TOP_IS_INFINITE, _NAN, _TOTAL)),
-    (
-        "sum",
-        op("exp", op("sub", X, _FINITE_TOP)),
-        prim("where", prim("eq", _TOP, _INFINITE), _INFINITE, _TOTAL),
-    ),
+    ("sum", op("exp", op("sub", X, _FINITE_TOP)), prim("where", prim("eq", _TOP, _INFINITE), _INFINITE, _TOTAL)),
 )
 
 

@@ -328,10 +328,7 @@ def is_dense(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
         return is_one(stride[0]) or _below_two(shape[0])
     if state.env is not None and state.env.has_unbacked and state.env.surely_contiguous(shape, stride):
         return True
-    dims = sorted(
-        (dim for dim in range(len(shape)) if not _below_two(shape[dim])),
-        key=lambda d: _hint(stride[d]),
-    )
+    dims = sorted((dim for dim in range(len(shape)) if not _below_two(shape[dim])), key=lambda d: _hint(stride[d]))
     if any(isinstance(size, int) and size == 0 for size in shape):
         return True
     n: IntLike = 1

@@ -89,12 +89,7 @@ def stack(xs: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
     shape = (*xs[0].shape[:dim], len(xs), *xs[0].shape[dim:])
     if any(map(is_zero, shape)):
         return new(shape, dtype, xs[0].device)
-    return new(
-        shape,
-        dtype,
-        xs[0].device,
-        (*joined.stride[:dim], *outer, *joined.stride[dim + 1 :]),
-    )
+    return new(shape, dtype, xs[0].device, (*joined.stride[:dim], *outer, *joined.stride[dim + 1 :]))
 
 
 @rule("index_select")

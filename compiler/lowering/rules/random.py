@@ -110,7 +110,7 @@ def uniform(lo: Lowering, node: Any, x: Ref, low: Any = 0.0, high: Any = 1.0, *,
 def normal(lo: Lowering, node: Any, x: Ref, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Ref:
     d = _float(lo)
     return lo.rounded(
-        prim("add", prim("mul", _Stream(lo, lo.out_shape(), generator).normal(d), operand(std, d)), operand(mean, d)),
+        prim("add", prim("mul", _Stream(lo, lo.out_shape(), generator).normal(d), operand(std, d)), operand(mean, d))
     )
 
 

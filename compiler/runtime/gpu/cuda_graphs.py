@@ -673,10 +673,7 @@ class _Results:
         self.parts: list[tuple] = []  # per result: its row, and what the row is about
         self.views: list[tuple] = []
         memory = _Memory(
-            set(_storages(fed, empty=False)),
-            set(_storages(s.constants.values())),
-            Counter(_storages(outs)),
-            {},
+            set(_storages(fed, empty=False)), set(_storages(s.constants.values())), Counter(_storages(outs)), {}
         )
         later = []
         for k, (spec, o) in enumerate(zip(s.outputs, outs)):

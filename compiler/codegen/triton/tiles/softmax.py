@@ -148,9 +148,6 @@ class SoftmaxPrinter(ContractionPrinter):
         ]
         mask = f", {column} < {size}, other=0.0" if self._beyond(column, columns) else ""
         pieces = f"tl.load(part0 + (at[:, None] * {size} + {column}){mask})"
-        body += [
-            *self._columns([columns]),
-            f"{self.mixed.name} = tl.sum({pieces} * scale[:, None], 0)[None, :]",
-        ]
+        body += [*self._columns([columns]), f"{self.mixed.name} = tl.sum({pieces} * scale[:, None], 0)[None, :]"]
         body += self._finish(Names(origins=self.origins), masks)
         return self._function(name, body, self.batch * self.rows, {"XBLOCK": 1, "SPLIT": self.lay.split}, self.scratch)
