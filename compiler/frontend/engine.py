@@ -294,7 +294,7 @@ class Engine:
             return [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in nearest]
 
         limit = self.opts.get("recompile_limit")
-        if is_full(cache, self.generation, limit):
+        if is_full(cache, state, self.generation, limit):
             if self.opts.fullgraph:
                 reasons = failures()
                 last = f": {reasons[0].expected_text}, now {reasons[0].got_text}" if reasons else ""

@@ -7,6 +7,7 @@ room.
 
 from __future__ import annotations
 
+import collections
 import dis
 import functools
 import itertools
@@ -44,12 +45,14 @@ _ADDRESS_RUNS = 2  # runs that may compile anew for want of one
 _ITEMS = 4  # of what a loop's turn is given that are looked at
 _LENGTHS = 4  # of a container that is read whole that are compiled for,
 _LENGTHS_OF_TURNS = 2  # and in turns of a loop, where it grows in each
+_FLAGS = 4  # values of a sequence, each of which is true or false, that entries are made for
 _LEAST_ADDRESS = 1 << 16
 _NUMBERS = 256  # of a list that are looked at
 _DIGITS = 12  # characters of a float that nobody writes
 _MOST_OUTSIDE = 1024  # values from outside that are kept; the oldest go
 _SMALL = 256  # whole numbers up to it are met by chance
 _PART = 4  # characters of a text that is looked for in others
+_SERVED = 2  # calls that an entry serves, on an average, where more of them are worth making
 _READS, _SETS = ("LOAD_NAME", "LOAD_GLOBAL"), ("STORE_NAME", "STORE_GLOBAL")
 _RESULTS = 8  # of a tuple that a call returned that are looked at
 
@@ -65,12 +68,15 @@ class FrameState:
     dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
     lengths: dict[Any, set[int]] = field(default_factory=dict)  # how long a list was that is read whole
-    unread: set[Any] = field(default_factory=set)  # Sources of the lengths of containers that no entry reads whole
+    unread: set[Any] = field(
+        default_factory=set
+    )  # Sources of containers, or of their lengths, that no entry reads whole
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
     waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
     served: int = -1  # calls that its entries had served then
     renamed_unmet: list[Any] = field(default_factory=list)  # sources of guards of entries that else serve, renamed
     addresses: set[int] = field(default_factory=set)  # runs in which an object that was told by its id was another one
+    given_up: bool = False  # its entries served too few calls: no more are made in later runs
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
     skips: int = 0
     alike: int = 0  # the latest of these, for one reason
@@ -242,6 +248,17 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
             _learn_length(state, g.source, g.expected, _value(g, func, args))
         elif g.kind == "DICT_KEYS" and g.source is not None:
             _learn_keys(state, g.source, g.expected, _value(g, func, args))
+        elif g.kind == "ID" and type(g.expected) is bool and g.source is not None:
+            if type(value := _value(g, func, args)) is bool and value is not g.expected:
+                state.unread.update(_sequences(g.source, func, args)[:1])
+        elif g.kind == "ALIAS" and g.source is not None:
+            if _value(g, func, args) is not _found(g.expected, func, args):
+                _learn_identity(state, (g.source, g.expected), func, args)
+        elif g.kind == "NO_ALIAS":
+            same = collections.defaultdict(list)
+            for source in g.expected:
+                same[id(_found(source, func, args))].append(source)
+            _learn_identity(state, itertools.chain(*(s for s in same.values() if len(s) > 1)), func, args)
         elif g.kind == "EQUALS" and type(g.expected) in (int, float) and g.source is not None:
             value = _value(g, func, args)
             changed = type(value) in (int, float) and (type(value) is not type(g.expected) or value != g.expected)
@@ -260,10 +277,33 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
 
 
 def _value(g: Guard, func: Any, args: tuple) -> Any:
+    return _found(g.source, func, args)
+
+
+def _found(source: Source | None, func: Any, args: tuple) -> Any:
     try:
-        return evaluate_source(g.source, func, args)
+        return evaluate_source(source, func, args)
     except Unreachable:
         return None
+
+
+def _learn_identity(state: FrameState, sources: Iterable[Source], func: Any, args: tuple) -> None:
+    """Tensors of a batch that are one in some calls and not in others: samples that were drawn from a memory."""
+    for source in sources:
+        state.unread.update(_sequences(source, func, args)[:1])
+
+
+def _sequences(source: Source, func: Any, args: tuple) -> list[Source]:
+    """The sequences of some length that a value lies in, the outermost first: a batch that was drawn, whose flags no
+    entry can foresee. Their values would be other ones in each call.
+    """
+    inside = [step.base for step in source.path() if step.kind == "item" and step.base is not None]
+    return [base for base in inside if _is_long(_found(base, func, args))]
+
+
+def _is_long(value: Any) -> bool:
+    kind = next((kind for kind in (list, tuple, collections.deque) if kind in type(value).__mro__), None)
+    return kind is not None and kind.__len__(value) > _FLAGS
 
 
 def _learn_length(state: FrameState, source: Any, before: int, value: Any) -> None:
@@ -331,9 +371,15 @@ def only_addresses_differ(state: FrameState, misses: Iterable[tuple[Any, int]], 
 
 
 # ---- how many entries are enough
-def is_full(cache: Any, generation: int, limit: int) -> bool:
-    """Whether this generation has as many entries as it may have."""
-    return sum(getattr(e, "generation", 0) == generation for e in cache.entries) >= limit
+def is_full(cache: Any, state: FrameState, generation: int, limit: int) -> bool:
+    """Whether this generation has as many entries as it may have: none, where those of an earlier one served little
+    more than the calls that they were made for. Each run of the cell would compile as many again.
+    """
+    made = [e for e in cache.entries if getattr(e, "generation", 0) == generation]
+    if len(made) < limit and not state.given_up:
+        return False
+    state.given_up = state.given_up or sum(e.hits for e in made) < _SERVED * len(made)
+    return True
 
 
 def make_room(cache: Any, generation: int, limit: int) -> None:

@@ -8,6 +8,7 @@ it did."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import operator
 import types
@@ -34,6 +35,7 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__func__", "__self__"),
 }
 _DECORATORS = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, torch.autocast)
+_FIELD = type(vars(collections.namedtuple("_Pair", "first"))["first"])  # what a field of a named tuple is read by
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 # Each class has its own, and programs can't tell them apart. The registry of an abstract class is not among them:
 # isinstance() asks it.
@@ -75,6 +77,8 @@ class Renaming:
             return self._pair(old, new, lambda a, b: self._same_dict(_settings(a), _settings(b)))
         if type(old) is dataclasses.Field:
             return all(self.pair(getattr(old, part), getattr(new, part)) for part in dataclasses.Field.__slots__)
+        if type(old) is _FIELD:
+            return self._pair(old, new, lambda a, b: a.__reduce__() == b.__reduce__())
         if type(old) is types.MappingProxyType:  # of a field
             return self._same_dict(dict(old), dict(new))
         if type(old) is set:  # in the closure of a dataclass's __repr__: who is at it
@@ -112,7 +116,7 @@ class Renaming:
     def _same_function(self, old: types.FunctionType, new: types.FunctionType) -> bool:
         return (
             same_code(old.__code__, new.__code__)
-            and old.__globals__ is new.__globals__
+            and self._same_globals(old.__globals__, new.__globals__)
             and self.pair(old.__defaults__, new.__defaults__)
             and self._same_dict(old.__kwdefaults__ or {}, new.__kwdefaults__ or {})
             and self._same_dict(old.__dict__, new.__dict__)
@@ -121,6 +125,10 @@ class Renaming:
             and self._same_dict(old.__annotations__, new.__annotations__)
             and self._same_cells(old.__closure__ or (), new.__closure__ or ())
         )
+
+    def _same_globals(self, old: dict, new: dict) -> bool:
+        """One dict, or those that a named tuple's `__new__` has for itself."""
+        return old is new or str(old.get("__name__")).startswith("namedtuple_") and self._same_dict(old, new)
 
     def _same_dict(self, old: dict, new: dict) -> bool:
         return list(old) == list(new) and all(self.pair(old[k], new[k]) for k in old)

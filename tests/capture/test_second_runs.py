@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import linecache
+import random
 import textwrap
 
 import pytest
@@ -447,3 +448,46 @@ def test_numbers_that_objects_hold():
     """
     result = collections.namedtuple("Result", "steps loss")
     assert captures_of_runs(build, "out = run()", Meter=Meter, Result=result)[1:] == [[], [], []]
+
+
+def test_batches_that_are_drawn_from_a_memory():
+    """Flags and numbers of a batch are other ones in each step, and so is which tensors of it are one; the class that
+    names the fields is made anew in each run.
+    """
+    build = """
+        Step = collections.namedtuple("Step", "state action next_state done")
+        def run():
+            draws, memory, state, out = random.Random(0), collections.deque(maxlen=40), torch.ones(3), []
+            layer = torch.nn.Linear(3, 2, bias=False)
+            torch.nn.init.ones_(layer.weight)
+            for step in range(60):
+                after = state * 0.9 + 0.1
+                memory.append(Step(state, step + 2, after, step % 4 == 3))
+                state = after
+                if len(memory) >= 20:
+                    batch = Step(*zip(*draws.sample(memory, 20)))
+                    value = layer(torch.stack(batch.state)).sum(1) - layer(torch.stack(batch.next_state)).sum(1)
+                    weight = 1 - torch.tensor(batch.done, dtype=torch.float32)
+                    out.append((value * weight * torch.tensor(batch.action)).mean().item())
+            return torch.tensor(out)
+    """
+    found = captures_of_runs(build, "out = run()", random=random, collections=collections)
+    assert len(found[0]) < 30 and not any("loop" in frame for frames in found[1:] for frame in frames), found
+
+
+def test_what_no_entry_serves_twice_is_given_up():
+    """Each call needs an entry of its own: later runs use those that there are, and make no more."""
+    build = """
+        def f(x, key):
+            n = (x + 1).sum().item()
+            return x.sin() * key[1] + n
+        def run():
+            out = []
+            for key in keys:
+                out.append(f(x, key))
+            return torch.stack(out)
+        x = torch.ones(3)
+        keys = [bytes([0, i]) for i in range(20)]
+    """
+    found = captures_of_runs(build, "out = run()")
+    assert len(found[0]) > 16 and not any(found[1:]), found

@@ -110,18 +110,20 @@ def places_of_slice(machine: Machine, obj: Any, key: Any) -> range | None:
 
 
 def refuse_unread(machine: Machine, source: S.Source, obj: Any) -> None:
-    """Break where an entry would be for one length of a list that had many, or for the keys of one run of a cell."""
+    """Break where an entry would be for one length of a list that had many, for the values of one call, or for the
+    keys of one run of a cell.
+    """
     opts = machine.world.opts
     if (
         opts.unread
-        and S.count(source, obj) in opts.unread
+        and not opts.unread.isdisjoint((source, S.count(source, obj)))
         or opts.library is not None
         and not opts.fullgraph
         and _keyed_by_addresses(obj)
     ):
         raise Break(
             "unsupported",
-            "a container is read as a whole that had many lengths, or addresses as its keys",
+            "a container is read as a whole that had many lengths or values, or addresses as its keys",
             "no change is needed: what reads it runs as it is; a tensor of its values would be compiled",
         )
 
