@@ -5,6 +5,11 @@ text of a cell is read first. A cell runs as it is, under the frame hook, where 
 own: no operator of Python on what may be a tensor, no call of what computes. What it calls in libraries, and functions
 that are given tensors, the hook meets as always.
 
+A few operators on small data that the cell itself draws are preparation: labels of random inputs, a mask, a scale. A
+cell may have PREPARED of them, outside of loops, where it defines functions or classes, too; else an expression may
+have FEW, which are too few to be worth compiling (policy.FEWEST_OPERATORS). Small is what has MOST_ELEMENTS at most, by
+the numbers that are written there.
+
 Whatever this does not know counts as work.
 """
 
@@ -22,6 +27,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 
 from ..capture.entry.locations import is_library_file
 
@@ -29,17 +35,31 @@ __all__ = ["only_sets_up"]
 
 _MAKES = frozenset(
     """
-    manual_seed seed initial_seed get_rng_state set_rng_state randn rand randint randperm zeros ones empty full tensor
-    as_tensor from_numpy arange linspace logspace is_tensor is_grad_enabled get_default_dtype set_default_dtype
-    set_num_threads get_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms load save
-    compile
+    manual_seed seed initial_seed get_rng_state set_rng_state from_numpy is_tensor is_grad_enabled get_default_dtype
+    set_default_dtype set_num_threads get_num_threads set_printoptions set_float32_matmul_precision
+    use_deterministic_algorithms load save compile no_grad enable_grad inference_mode
     """.split()
-)  # functions of torch that make tensors from plain values, or set something
+)  # functions of torch that set something, or make tensors from plain values
+_DRAWS = frozenset(
+    """
+    randn rand randint randperm zeros ones empty full tensor as_tensor arange linspace logspace eye zeros_like ones_like
+    full_like rand_like randn_like empty_like randint_like
+    """.split()
+)  # those that make tensors: data that the cell draws
+_PREPARES = frozenset(
+    """
+    abs argmax clamp clip clone contiguous cos cat cumsum detach exp expand flatten float bool int long double half log
+    max mean min norm permute pow relu repeat requires_grad_ reshape round sigmoid sign sin softmax sqrt square squeeze
+    stack std sum tanh t to tolist transpose type type_as unsqueeze view where
+    """.split()
+)  # functions of torch, and methods of tensors, that prepare data
+PREPARED, FEW, MOST_ELEMENTS = 12, 2, 1 << 18
 _PLACES = tuple("nn.init utils random serialization hub cuda backends version distributed".split())
 _COMPUTES = frozenset("sum max min abs pow round sorted divmod eval exec map filter all any __build_class__".split())
 _METHODS = frozenset(
     """
-    eval train manual_seed to append extend add insert update items keys values parameters named_parameters modules
+    eval train manual_seed to append detach clone save_pretrained extend add insert update items keys values
+    parameters named_parameters modules
     requires_grad_ setLevel format join strip lower upper startswith endswith read write close from_pretrained
     cuda cpu half bfloat16 float double type to_empty apply state_dict load_state_dict zero_grad children buffers
     named_children named_modules named_buffers gradient_checkpointing_enable enable_input_require_grads
@@ -55,7 +75,10 @@ _ALWAYS = (ast.Await, ast.Yield, ast.YieldFrom, ast.Match, ast.Delete)
 def only_sets_up(code: types.CodeType, namespace: dict[str, Any]) -> bool:
     """Whether a cell's code has no tensor work of its own, by its text."""
     tree = _parsed("".join(linecache.getlines(code.co_filename)))
-    return tree is not None and not _Scope(namespace, set()).any_works(tree.body)
+    if tree is None:
+        return False
+    defines = any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in ast.walk(tree))
+    return not _Scope(namespace, set(), prepared=_Prepared(defines)).any_works(tree.body)
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,9 +92,19 @@ def _parsed(text: str) -> ast.Module | None:
 class _Scope:
     """The names of a function's body, or of a cell."""
 
-    def __init__(self, namespace: dict[str, Any], running: set[Any], outer: "_Scope | None" = None) -> None:
-        self.namespace, self.running, self.outer = namespace, running, outer
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        running: set[Any],
+        outer: "_Scope | None" = None,
+        *,
+        prepared: "_Prepared",
+    ) -> None:
+        self.namespace, self.running, self.outer, self.prepared = namespace, running, outer, prepared
         self.bound: dict[str, Any] = {}  # name -> the node that binds it, or None: a value that nothing is known of
+
+    def _inner(self, namespace: dict[str, Any], running: set[Any], outer: "_Scope | None") -> "_Scope":
+        return _Scope(namespace, running, outer, prepared=self.prepared)
 
     def any_works(self, nodes: Iterable[ast.AST]) -> bool:
         return any(map(self.works, nodes))
@@ -81,6 +114,8 @@ class _Scope:
         if isinstance(node, _ALWAYS):
             return True
         rule = _RULES.get(type(node))
+        if isinstance(node, _OPERATORS) and self.prepared.takes(self._steps(node)):
+            return False
         return self.any_works(ast.iter_child_nodes(node)) if rule is None else rule(self, node)
 
     def _nothing(self, node: ast.AST) -> bool:
@@ -103,13 +138,77 @@ class _Scope:
                 return any(self._assign(ast.Assign([t], v)) for t, v in zip(target.elts, value.elts))
         if others or not isinstance(target, ast.Name):
             return self.any_works([value, *node.targets])
+        if isinstance(value, ast.Lambda):
+            self.bound[target.id] = value
+            return False
         if self.works(value):
             return True
+        if self.prepared.names and self._steps(value) is not None:
+            self.bound[target.id] = _DATA
+            return False
         made = self._found(value.func) if isinstance(value, ast.Call) else None
         if self._is_number(value):
             made = int
-        self.bound[target.id] = _Made(made) if isinstance(made, (type, ast.ClassDef)) else None
+        number = value.value if isinstance(value, ast.Constant) else None
+        self.bound[target.id] = _Made(made, number) if isinstance(made, (type, ast.ClassDef)) else None
         return False
+
+    def _loop(self, node: Any) -> bool:
+        self.prepared.loops += 1
+        works = self.any_works(ast.iter_child_nodes(node))
+        self.prepared.loops -= 1
+        return works
+
+    # ---- data that the cell draws and prepares
+    def _steps(self, node: ast.AST) -> int | None:
+        """How many operators prepare data that were drawn; None where something else is computed."""
+        if isinstance(node, ast.Name):
+            return 0 if self._found(node) is _DATA else None
+        if isinstance(node, ast.Call):
+            return self._steps_of_call(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            return None
+        if isinstance(node, (ast.List, ast.Tuple, ast.Subscript, ast.Attribute, *_OPERATORS)):
+            if isinstance(node, ast.Attribute) and node.attr not in ("T", "mT"):
+                return None
+            parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+            return self._all_steps(parts, isinstance(node, _OPERATORS))
+        return None
+
+    def _steps_of_call(self, node: ast.Call) -> int | None:
+        found, name = self._found(node.func), getattr(node.func, "attr", "")
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if isinstance(found, (types.BuiltinFunctionType, types.FunctionType)):
+            if (found.__module__ or "torch").partition(".")[0] != "torch":
+                return None
+            if found.__name__ in _DRAWS:
+                return 0 if self._is_small(node.args) and not self.any_works(given) else None
+            return self._all_steps(given, True) if found.__name__ in _PREPARES else None
+        if name not in _PREPARES or not isinstance(node.func, ast.Attribute):
+            return None
+        return self._all_steps([node.func.value, *given], True)
+
+    def _all_steps(self, parts: Iterable[ast.AST], one: bool) -> int | None:
+        """Those of all parts, of which one is data and others may be numbers, and of `one` operator."""
+        steps = [self._steps(part) for part in parts if not self._is_setting(part)]
+        return None if not steps or None in steps else sum(filter(None, steps)) + one
+
+    def _is_small(self, sizes: Iterable[ast.AST]) -> bool:
+        """Whether data of these sizes are small; what else a function that draws is given makes them look larger."""
+        elements = 1
+        for size in (n for node in sizes for n in (node.elts if isinstance(node, (ast.Tuple, ast.List)) else (node,))):
+            value = size.value if isinstance(size, ast.Constant) else self._found(size)
+            value = value.value if isinstance(value, _Made) else value
+            if value is not _DATA and type(value) not in _NUMBERS and not isinstance(size, (ast.Tuple, ast.List)):
+                return False
+            elements *= max(value, 1) if type(value) is int else 1
+        return elements <= MOST_ELEMENTS
+
+    def _is_setting(self, node: ast.AST) -> bool:
+        """A number, a part of a sequence, a dtype."""
+        if isinstance(node, (ast.Tuple, ast.List, ast.Slice)):
+            return all(map(self._is_setting, (n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr))))
+        return self._is_number(node) or type(self._found(node)) is torch.dtype  # type: ignore[arg-type]
 
     def _augmented(self, node: Any) -> bool:
         """A list that grows, or a number."""
@@ -123,7 +222,7 @@ class _Scope:
     def _class(self, node: Any) -> bool:
         self.bound[node.name] = None if node.decorator_list else node
         body = [n for n in node.body if not isinstance(n, ast.FunctionDef)]
-        return bool(node.decorator_list) or _Scope(self.namespace, self.running, self).any_works(body)
+        return bool(node.decorator_list) or self._inner(self.namespace, self.running, self).any_works(body)
 
     def _called(self, node: Any) -> bool:
         given = [*node.args, *(k.value for k in node.keywords)]
@@ -159,7 +258,7 @@ class _Scope:
                 isinstance(f, ast.Name) and f.id in _TO_NUMBERS or isinstance(f, ast.Attribute) and f.attr in _COUNTS
             )
             return named or self._sums_counts(node)
-        if isinstance(node, ast.Name):
+        if isinstance(node, (ast.Name, ast.Attribute)):
             found = self._found(node)
             return (found.cls if type(found) is _Made else type(found)) in _NUMBERS
         return isinstance(node, ast.Constant)
@@ -200,7 +299,7 @@ class _Scope:
         return self.namespace.get(node.id, getattr(builtins, node.id, _UNKNOWN))
 
     def _bound(self, binding: Any) -> Any:
-        if isinstance(binding, (ast.FunctionDef, ast.ClassDef, _Made)):
+        if isinstance(binding, (ast.FunctionDef, ast.Lambda, ast.ClassDef, _Made)) or binding is _DATA:
             return binding
         if binding is None:
             return _UNKNOWN
@@ -214,7 +313,7 @@ class _Scope:
     def _is_work(self, found: Any) -> bool:
         if isinstance(found, (staticmethod, classmethod)) or _is_of_python(found):
             found = found.__func__
-        if isinstance(found, ast.FunctionDef):
+        if isinstance(found, (ast.FunctionDef, ast.Lambda)):
             return self._runs(found, found, self.namespace, self)
         if isinstance(found, (_Library, type, ast.ClassDef)):
             return False
@@ -225,7 +324,7 @@ class _Scope:
             if module == "builtins":
                 return found.__name__ in _COMPUTES
             if module.partition(".")[0] == "torch" or isinstance(found, types.BuiltinFunctionType) and not module:
-                return found.__name__ not in _MAKES and not module.removeprefix("torch.").startswith(_PLACES)
+                return found.__name__ not in _MAKES | _DRAWS and not module.removeprefix("torch.").startswith(_PLACES)
             if module.partition(".")[0] == "numpy":
                 return True
         if not isinstance(found, types.FunctionType):
@@ -239,11 +338,13 @@ class _Scope:
         body = tree.body[0] if tree is not None and tree.body else None
         return not isinstance(body, ast.FunctionDef) or self._runs(found.__code__, body, found.__globals__, None)
 
-    def _runs(self, key: Any, function: ast.FunctionDef, namespace: dict[str, Any], outer: "_Scope | None") -> bool:
+    def _runs(
+        self, key: Any, function: ast.FunctionDef | ast.Lambda, namespace: dict[str, Any], outer: "_Scope | None"
+    ) -> bool:
         """Whether the body of a function of the program's is work; a function that calls itself is."""
         if key in self.running or len(self.running) > 8:
             return True
-        inner = _Scope(namespace, {*self.running, key}, outer)
+        inner = self._inner(namespace, {*self.running, key}, outer)
         parameters = function.args
         for a in (
             *parameters.posonlyargs,
@@ -254,9 +355,10 @@ class _Scope:
         ):
             if a is not None:
                 inner.bound[a.arg] = None
-        return inner.any_works(function.body)
+        return inner.any_works([function.body] if isinstance(function, ast.Lambda) else function.body)
 
 
+_OPERATORS = (ast.BinOp, ast.Compare, ast.UnaryOp, ast.Subscript, ast.Call)
 _RULES: dict[type, Callable[[_Scope, Any], bool]] = {
     **dict.fromkeys((ast.Lambda, ast.Pass, ast.Global, ast.Nonlocal, ast.Constant), _Scope._nothing),
     **dict.fromkeys((ast.Import, ast.ImportFrom), _Scope._import),
@@ -270,6 +372,7 @@ _RULES: dict[type, Callable[[_Scope, Any], bool]] = {
     ast.UnaryOp: _Scope._sign,
     ast.Subscript: _Scope._item,
     ast.Attribute: _Scope._attribute,
+    **dict.fromkeys((ast.For, ast.While), _Scope._loop),
 }
 
 
@@ -282,9 +385,26 @@ class _Made:
     """An instance of a class that the text makes."""
 
     cls: Any  # the class, or the node that defines it
+    value: Any = None  # of a number that is written there
 
 
-_LAZY, _UNKNOWN = _Library(), object()
+@dataclass
+class _Prepared:
+    """How many operators on data that it draws a cell has had so far."""
+
+    names: bool  # the cell defines something, and what it draws may have a name
+    steps: int = 0
+    loops: int = 0  # that the walk is inside of
+
+    def takes(self, steps: int | None) -> bool:
+        """Whether an expression of so many operators is still preparation."""
+        if steps is None or self.loops or steps > (PREPARED - self.steps if self.names else FEW):
+            return False
+        self.steps += steps
+        return True
+
+
+_LAZY, _UNKNOWN, _DATA = _Library(), object(), object()
 
 
 def _of_class(owner: Any, name: str) -> Any:
@@ -310,7 +430,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _is_plain(node: ast.AST, parts: list[ast.expr]) -> bool:
-    """Whether an operator of Python has nothing to do with tensors: numbers that are written there, texts, `is`."""
+    """Whether an operator of Python has nothing to do with tensors: lists and texts that are written there, `is`."""
     if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
         return True
-    return any(map(_is_text, parts))
+    return any(_is_text(part) or isinstance(part, (ast.List, ast.ListComp)) for part in parts)

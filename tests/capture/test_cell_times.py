@@ -181,7 +181,7 @@ def test_long_runs_are_not_run_plain(monkeypatch):
 # ---- cells that only set up
 class Fitter:
     def train(self):
-        return torch.ones(2) + 1
+        return torch.ones(2) @ torch.ones(2)
 
     def keep(self):
         self.kept = 1
@@ -202,6 +202,13 @@ SET_UP = {
     "layers in a list": "layers = []\nfor i in range(2):\n    layers += [torch.nn.Linear(2, 2)]\nnet = "
     "torch.nn.Sequential(*layers)",
     "seeds": "import random, numpy as np\nrandom.seed(0)\nnp.random.seed(0)\nx = np.random.default_rng(0).normal(size=3)",
+    "labels of what it draws": "N = 64\nx = torch.randn(N, 4)\ny = (x[:, :2].sum(1) * 2 > 0).long()\nx[0, :3] = 0"
+    "\ndef run(): return net(x)",
+    "labels in a function": "def build():\n    x = torch.randn(64, 4)\n    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(64)"
+    "\n    def run(): return net(x)\n    return run\nrun = build()",
+    "data that are scaled as they are drawn": "x = torch.rand(4, 4) * 2 - 1\ny = (torch.rand(4) > 0.5).long()",
+    "lists that are joined": "words = ['a', 'b'] + list('cd')\nn = len([0] * 3)",
+    "a lambda": "make = lambda n: torch.utils.data.TensorDataset(torch.randn(n, 2))\na, b = make(4), make(8)",
     "a state": "net.load_state_dict(net.state_dict())\nnet.apply(print)\nnet = torch.compile(net)",
 }
 WORK = {
@@ -210,7 +217,7 @@ WORK = {
     "a method": "y = x.sum()",
     "a model's call": "y = net(x)",
     "a model that the cell makes": "m = torch.nn.Linear(2, 2)\ny = m(x)",
-    "a function's body": "def f(): return torch.randn(3) * 2\ny = f()",
+    "a function's body": "def f(): return torch.randn(3) @ torch.randn(3)\ny = f()",
     "a method that the program defines": "fitter.train()",
     "a class of the cell": "class A:\n    def train(self): return x + 1\na = A()\na.train()",
     "in a loop": "for i in range(3):\n    x = x @ x",
@@ -222,6 +229,13 @@ WORK = {
     "a list of work": "ys = []\nys += [x @ x]",
     "in place": "x += 1",
     "a bound method": "step = fitter.train\nfitter.step()\nstep()",
+    "labels without a definition": "x = torch.randn(64, 4)\ny = (x[:, :2].sum(1) > 0).long()",
+    "much on data that it draws": "def f(): pass\nx = torch.randn(4)\ny = " + " + ".join(["x.sin()"] * 9),
+    "large data": "def f(): pass\nx = torch.rand(1000, 1000)\ny = x * 2",
+    "data of any size": "def f(n): return (torch.rand(n, 2) ** 2).sum(1)\ny = f(10)",
+    "a product of what it draws": "def f(): pass\nx = torch.randn(4, 4)\ny = x @ x",
+    "data in a loop": "def f(): pass\nx = torch.randn(4)\nfor i in range(3): x = x * 2",
+    "a lambda's body": "f = lambda v: v * 2\ny = f(x)",
     "recursion": "def f(n): return f(n)\nf(1)",
 }
 

@@ -491,3 +491,21 @@ def test_what_no_entry_serves_twice_is_given_up():
     """
     found = captures_of_runs(build, "out = run()")
     assert len(found[0]) > 16 and not any(found[1:]), found
+
+
+@pytest.mark.parametrize("best", ["if loss < best: best = loss", "best = min(best, loss)"])
+def test_the_best_loss_so_far(best):
+    """Two numbers that are others in each turn are compared by Python: neither is fixed."""
+    build = "torch.manual_seed(number)\nlayer = torch.nn.Linear(4, 4)"
+    run = f"""
+        best, waited, out = 1e9, 0, []
+        for epoch in range(12):
+            loss = (layer(torch.ones(3, 4)).square().mean() / (epoch + 2)).item()
+            torch.manual_seed(epoch)
+            waited = waited + 1 if loss * 2 > best else 0
+            {best}
+            out.append(torch.rand(2) * best + waited)
+        out = torch.stack(out)
+    """
+    found = captures_of_runs(build, run)
+    assert len(found[0]) <= 10 and not any("loop" in frame for frames in found[1:] for frame in frames), found

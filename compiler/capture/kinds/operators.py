@@ -22,6 +22,7 @@ from .objects.class_attributes import in_class_dict
 from .choices import any_of, undecided
 from ..machine.generators import InlineGenerator
 from ..machine.programs import handler
+from ..numbers.float_node import refuse_compared
 from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
 from .lookups import class_attribute, found_in
 from ..numbers.tensor_reads import COMPARISONS, is_read, negated
@@ -349,7 +350,10 @@ def compare(machine: Machine, text: str, a: Any, b: Any) -> Any:
         return answer
     if text in ("==", "!=") and ta.__eq__ is object.__eq__ and tb.__eq__ is object.__eq__:
         return identical(machine, a, b) == (text == "==")
-    return native_operation(machine, fn, machine.deep_plain(a), machine.deep_plain(b))
+    a, b = machine.deep_plain(a), machine.deep_plain(b)
+    if torch.SymFloat in (ta, tb) and machine.world.opts.library is not None:
+        refuse_compared(a, b)
+    return native_operation(machine, fn, a, b)
 
 
 def _compare_tensor(machine: Machine, text: str, a: Any, b: Any) -> Any:

@@ -11,13 +11,15 @@ import math
 import operator
 from typing import Any, Callable
 
+import torch
+
 from ...guards import source as S
 from ...guards.source import Source
 from ...symbolic import expr as E
 from ...symbolic.node import SymNode
 from ..machine.signals import Break
 
-__all__ = ["FloatNode", "computed", "is_power_of_two"]
+__all__ = ["FloatNode", "computed", "is_power_of_two", "refuse_compared"]
 
 _MOST_POWER = 8.0  # no size to that power is infinite
 _NEVER_NEGATIVE = (abs, math.exp, math.sqrt, math.hypot)
@@ -224,6 +226,21 @@ def _real_power(base: SymNode, exponent: SymNode) -> bool:
         return False
     base.env.float_fact(base.source, ("gt", 0.0, True))
     return True
+
+
+def refuse_compared(*numbers: Any) -> None:
+    """Break where a comparison would fix numbers that are others in each turn of a cell's loop: `if loss < best`. An
+    entry for each of them would serve no other turn.
+    """
+    nodes = [n.node for n in numbers if type(n) is torch.SymFloat and isinstance(n.node, FloatNode)]
+    if len(nodes) < 2 and not any(node.source.kind in ("calc", "computed") for node in nodes):
+        return  # with a constant: a fact that the guard checks
+    if not any(node.source.root.kind == "ratio" for node in nodes):
+        raise Break(
+            "unsupported",
+            "numbers that vary are compared",
+            "no change is needed: Python compares them, and what follows is compiled",
+        )
 
 
 def is_power_of_two(e: E.Expr) -> bool:
