@@ -197,6 +197,7 @@ class _Scope:
         """Whether data of these sizes are small; what else a function that draws is given makes them look larger."""
         elements = 1
         for size in (n for node in sizes for n in (node.elts if isinstance(node, (ast.Tuple, ast.List)) else (node,))):
+            size = size.operand if isinstance(size, ast.UnaryOp) else size
             value = size.value if isinstance(size, ast.Constant) else self._found(size)
             value = value.value if isinstance(value, _Made) else value
             if value is not _DATA and type(value) not in _NUMBERS and not isinstance(size, (ast.Tuple, ast.List)):

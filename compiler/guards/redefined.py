@@ -8,6 +8,7 @@ it did."""
 
 from __future__ import annotations
 
+import _abc
 import collections
 import dataclasses
 import operator
@@ -37,8 +38,8 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
 _DECORATORS = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, torch.autocast)
 _FIELD = type(vars(collections.namedtuple("_Pair", "first"))["first"])  # what a field of a named tuple is read by
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-# Each class has its own, and programs can't tell them apart. The registry of an abstract class is not among them:
-# isinstance() asks it.
+# Each class has its own, and programs can't tell them apart. The registry of an abstract class is not among them, where
+# anything is registered: isinstance() asks it.
 _OWN_OF_EACH = frozenset(("__dict__", "__weakref__", "__firstlineno__"))
 
 
@@ -99,7 +100,8 @@ class Renaming:
             len(old.__bases__) == len(new.__bases__)
             and all(map(self.pair, old.__bases__, new.__bases__))
             and list(a) == list(b)
-            and all(self._same_attribute(name, a[name], b[name]) for name in a)
+            and all(self._same_attribute(name, a[name], b[name]) for name in a if name != "_abc_impl")
+            and not ("_abc_impl" in a and (_registered(old) or _registered(new)))
         )
 
     def _same_attribute(self, name: str, old: Any, new: Any) -> bool:
@@ -209,6 +211,11 @@ class Renaming:
         elif isinstance(value, Weak):
             inside = (value(),)
         return any(self._holds_old(v, depth - 1) for v in inside if type(v) not in _ATOMS)
+
+
+def _registered(abstract: type) -> Any:
+    """The classes that were registered with an abstract one."""
+    return _abc._get_dump(abstract)[0]  # type: ignore[attr-defined]
 
 
 def _settings(mode: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import linecache
 import random
@@ -118,6 +119,23 @@ DECORATED = """
 def test_methods_that_modes_of_torch_decorate():
     found = captures_of_runs(DECORATED, "out = run()")
     assert not found[1] and set(found[2]) <= {"<module>"}
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_abstract_classes(registered):
+    """One with which others were registered is asked by isinstance(): it is another class in each run."""
+    build = f"""
+        class Rule(abc.ABC):
+            @abc.abstractmethod
+            def __call__(self, x): ...
+        class Half(Rule):
+            def __call__(self, x):
+                return x * 0.5 if isinstance(1, Rule) else x.sin() * 2
+        if {registered}:
+            Rule.register(int)
+    """
+    found = captures_of_runs(build, "out = Half()(x + 1)", abc=abc, x=torch.ones(3))
+    assert bool(found[1]) is registered, found
 
 
 def test_other_modes_are_another_definition():
