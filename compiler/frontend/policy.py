@@ -6,8 +6,8 @@ argument parsing. Capturing those costs time at each change of a name or a count
 has four tiers:
 
     watched      its frames run as they are, and are counted
-    root         a module's forward from its second call; a function of tensors once its calls have done some work, if
-                 it is one graph that pays
+    root         a module's forward from its second call in a run; a function of tensors once its calls have done some
+                 work, if it is one graph that pays
     followed     called from code that is being captured: captured with its caller, as long as nothing in it breaks the
                  graph
     left alone   it broke the graph of its caller, or does not pay as a root: it runs as plain Python, and is not looked
@@ -49,7 +49,9 @@ __all__ = [
     "FOLLOWED_INSTRUCTIONS",
 ]
 
-FORWARD_CALLS = 2  # the call of a module's forward that is compiled: what runs once does not pay for its compilation
+# The call of a module's forward that is compiled, in one run of a cell or in all: what runs once does not pay for its
+# compilation, and a second run should not meet one for what each run calls once.
+FORWARD_CALLS, FORWARD_CALLS_IN_ALL = 2, 8
 # nanoseconds that eager needs for the calls of a function of tensors in one run, by estimate, until it is compiled
 FUNCTION_WORK = 50_000_000
 CALL_WORK = 20_000  # of one call, whatever its tensors: about five operators
@@ -87,7 +89,9 @@ def is_installed(file: str) -> bool:
 class _Tier:
     """What is known of one code object of a library."""
 
-    calls: int = 0  # of a forward
+    calls: int = 0  # of a forward in this run,
+    in_all: int = 0  # and in all runs
+    root: bool = False  # a forward that was called often enough
     work: int = 0  # of a function of tensors: nanoseconds in this run, by estimate
     run: int = 0  # the run that they were counted in
     idle: int = 0  # frames with modules alone
@@ -123,10 +127,13 @@ class Library:
         if tier.never:
             return False
         calls, tier.rest = 1 + tier.rest, 0  # those that the hook passed on count like this one
+        if tier.run != run:
+            tier.run, tier.work, tier.calls = run, 0, 0
         if is_forward(func, args):
             tier.forward = True
-            tier.calls += 1
-            return tier.calls >= FORWARD_CALLS
+            tier.calls, tier.in_all = tier.calls + 1, tier.in_all + 1
+            tier.root = tier.root or tier.calls >= FORWARD_CALLS or tier.in_all >= FORWARD_CALLS_IN_ALL
+            return tier.root
         if _is_protocol(func.__name__):
             tier.never = True
             return False
@@ -136,8 +143,6 @@ class Library:
                 tier.never = not tier.work
                 tier.rest = min(2 * calls, LONGEST_REST)
             return False
-        if tier.run != run:
-            tier.run, tier.work = run, 0
         on_gpu = _on_gpu(args)
         enough = GPU_FUNCTION_WORK if on_gpu else FUNCTION_WORK
         work = GPU_CALL_WORK if on_gpu else CALL_WORK + sum(map(_bytes, args)) // BYTES_PER_NANOSECOND
@@ -155,11 +160,11 @@ class Library:
         return tier.rest if tier is not None else 0
 
     def is_watched(self, code: types.CodeType) -> bool:
-        """Whether this forward runs for the first time: as it is, with everything below, so that the root is what is
-        compiled.
+        """Whether this forward was not called often so far: it runs as it is, with everything below, so that the root
+        is what is compiled.
         """
         tier = self._tiers.get(code)
-        return tier is not None and tier.forward and not tier.never and tier.calls < FORWARD_CALLS
+        return tier is not None and tier.forward and not tier.never and not tier.root
 
     def given_up(self, code: types.CodeType) -> bool:
         tier = self._tiers.get(code)
@@ -215,7 +220,7 @@ class Library:
         if tier.alone:
             return False
         tier.alone = reason
-        tier.calls = max(tier.calls, FORWARD_CALLS - 1)  # the program calls it itself: a forward is compiled at once
+        tier.in_all = max(tier.in_all, FORWARD_CALLS_IN_ALL - 1)  # the program calls it: a forward is compiled at once
         events.emit("library", decision="not followed", reason=reason, **_place(outer))
         return True
 

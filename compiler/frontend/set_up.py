@@ -7,8 +7,7 @@ that are given tensors, the hook meets as always.
 
 A few operators on small data that the cell itself draws are preparation: labels of random inputs, a mask, a scale. A
 cell may have PREPARED of them, outside of loops, where it defines functions or classes, too; else an expression may
-have FEW, which are too few to be worth compiling (policy.FEWEST_OPERATORS). Small is what has MOST_ELEMENTS at most, by
-the numbers that are written there.
+scale what it draws, by FEW operators. Small is what has MOST_ELEMENTS at most, by the numbers that are written there.
 
 Whatever this does not know counts as work.
 """
@@ -59,10 +58,10 @@ _COMPUTES = frozenset("sum max min abs pow round sorted divmod eval exec map fil
 _METHODS = frozenset(
     """
     eval train manual_seed to append detach clone save_pretrained extend add insert update items keys values
-    parameters named_parameters modules
-    requires_grad_ setLevel format join strip lower upper startswith endswith read write close from_pretrained
-    cuda cpu half bfloat16 float double type to_empty apply state_dict load_state_dict zero_grad children buffers
-    named_children named_modules named_buffers gradient_checkpointing_enable enable_input_require_grads
+    parameters named_parameters modules requires_grad_ setLevel format join strip lower upper startswith endswith read
+    write close from_pretrained cuda cpu half bfloat16 float double long int bool type to_empty apply state_dict
+    load_state_dict zero_grad children buffers named_children named_modules named_buffers gradient_checkpointing_enable
+    enable_input_require_grads
     numel size dim normal uniform integers standard_normal permutation shuffle choice astype
     """.split()
 )  # that set something up, count, draw numpy's numbers, copy or cast, whatever they are called on
@@ -183,10 +182,14 @@ class _Scope:
                 return None
             if found.__name__ in _DRAWS:
                 return 0 if self._is_small(node.args) and not self.any_works(given) else None
-            return self._all_steps(given, True) if found.__name__ in _PREPARES else None
-        if name not in _PREPARES or not isinstance(node.func, ast.Attribute):
+            name, owner = found.__name__, []
+        elif isinstance(node.func, ast.Attribute):
+            owner = [node.func.value]
+        else:
             return None
-        return self._all_steps([node.func.value, *given], True)
+        if name not in _PREPARES or not self.prepared.names:
+            return None
+        return self._all_steps([*owner, *given], True)
 
     def _all_steps(self, parts: Iterable[ast.AST], one: bool) -> int | None:
         """Those of all parts, of which one is data and others may be numbers, and of `one` operator."""

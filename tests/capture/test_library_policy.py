@@ -11,7 +11,7 @@ import torch.nn as nn
 
 import tcompile
 from tcompile.compiler import events
-from tcompile.compiler.frontend import hook
+from tcompile.compiler.frontend import hook, policy
 from tcompile.compiler.capture.library import optimizers
 from tcompile.compiler.config import Options
 from tcompile.compiler.runtime import frame_hook as runtime_hook
@@ -163,6 +163,18 @@ def test_what_comes_once_in_each_run_is_not_compiled_in_the_second(library):
     captured, _ = cells.run("a = lib.drive(model, long, 4)")  # now it comes often
     assert "Net.forward" in captured
     torch.testing.assert_close(cells.names["a"], library.drive(model, long, 4))
+
+
+def test_a_forward_that_comes_once_in_a_run_is_compiled_late(library):
+    """A second run should meet no compilation; what is called again and again is worth one at last."""
+    x = torch.randn(4, 8)
+    cells = Cells(lib=library, x=x, model=library.build())
+    want = library.drive(cells.names["model"], x, 1)
+    runs = []
+    for _ in range(policy.FORWARD_CALLS_IN_ALL):
+        runs.append("Net.forward" in cells.run("out = lib.drive(model, x, 1)")[0])
+        torch.testing.assert_close(cells.names["out"], want)
+    assert runs == [False] * (len(runs) - 1) + [True]
 
 
 def test_what_a_cell_calls_itself_is_followed_at_first_sight(library):
