@@ -68,9 +68,7 @@ class FrameState:
     dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
     lengths: dict[Any, set[int]] = field(default_factory=dict)  # how long a list was that is read whole
-    unread: set[Any] = field(
-        default_factory=set
-    )  # Sources of containers, or of their lengths, that no entry reads whole
+    unread: set[Any] = field(default_factory=set)  # Sources of what no entry reads whole: containers, or their lengths
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
     waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
     served: int = -1  # calls that its entries had served then
@@ -250,14 +248,15 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
             _learn_keys(state, g.source, g.expected, _value(g, func, args))
         elif g.kind == "ID" and type(g.expected) is bool and g.source is not None:
             if type(value := _value(g, func, args)) is bool and value is not g.expected:
-                state.unread.update(_sequences(g.source, func, args)[:1])
+                _leave_unread(state, g.source, func, args)
         elif g.kind == "ALIAS" and g.source is not None:
             if _value(g, func, args) is not _found(g.expected, func, args):
                 _learn_identity(state, (g.source, g.expected), func, args)
         elif g.kind == "NO_ALIAS":
             same = collections.defaultdict(list)
             for source in g.expected:
-                same[id(_found(source, func, args))].append(source)
+                if (value := _found(source, func, args)) is not None:
+                    same[id(value)].append(source)
             _learn_identity(state, itertools.chain(*(s for s in same.values() if len(s) > 1)), func, args)
         elif g.kind == "EQUALS" and type(g.expected) in (int, float) and g.source is not None:
             value = _value(g, func, args)
@@ -290,15 +289,20 @@ def _found(source: Source | None, func: Any, args: tuple) -> Any:
 def _learn_identity(state: FrameState, sources: Iterable[Source], func: Any, args: tuple) -> None:
     """Tensors of a batch that are one in some calls and not in others: samples that were drawn from a memory."""
     for source in sources:
-        state.unread.update(_sequences(source, func, args)[:1])
+        _leave_unread(state, source, func, args)
 
 
-def _sequences(source: Source, func: Any, args: tuple) -> list[Source]:
-    """The sequences of some length that a value lies in, the outermost first: a batch that was drawn, whose flags no
-    entry can foresee. Their values would be other ones in each call.
+def _leave_unread(state: FrameState, source: Source, func: Any, args: tuple) -> None:
+    """A flag or a tensor lies in sequences of some length: a batch that was drawn, whose values no entry can foresee.
+    The outermost of them is not read from now on. An attribute of an item is another matter: what layers hold.
     """
-    inside = [step.base for step in source.path() if step.kind == "item" and step.base is not None]
-    return [base for base in inside if _is_long(_found(base, func, args))]
+    outermost = None
+    while source.kind == "item" and source.base is not None:
+        source = source.base
+        if _is_long(_found(source, func, args)):
+            outermost = source
+    if outermost is not None:
+        state.unread.add(outermost)
 
 
 def _is_long(value: Any) -> bool:

@@ -212,7 +212,7 @@ class _Scope:
         """A number, a part of a sequence, a dtype."""
         if isinstance(node, (ast.Tuple, ast.List, ast.Slice)):
             return all(map(self._is_setting, (n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr))))
-        return self._is_number(node) or type(self._found(node)) is torch.dtype  # type: ignore[arg-type]
+        return self._is_number(node) or isinstance(node, ast.expr) and type(self._found(node)) is torch.dtype
 
     def _augmented(self, node: Any) -> bool:
         """A list that grows, or a number."""

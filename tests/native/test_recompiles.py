@@ -133,6 +133,28 @@ def test_the_limit_is_loud_and_final(seen):
     assert [f.status for f in report.frames] == ["limit"]
 
 
+class Layer:
+    ready = False
+
+
+@pytest.mark.parametrize("objects", [True, False])
+def test_flags_in_a_list(seen, objects):
+    """Flags of a batch are others in each call, so that the list is not read; what objects in a list hold is."""
+
+    def fn(x, layers):
+        for layer in layers:
+            x = x * 2 if (layer.ready if objects else layer) else x + 1
+        return x
+
+    compiled, x = tcompile.compile(fn, backend="eager"), r(3)
+    for ready in (False, True):
+        layers = [Layer() for _ in range(6)] if objects else [ready] * 6
+        for layer in layers if objects else ():
+            layer.ready = ready
+        torch.testing.assert_close(compiled(x, layers), fn(x, layers))
+    assert any(e.kind == "break" for e in seen) is not objects
+
+
 # ---- cells
 CELL = """
 def helper(x, k=2):
