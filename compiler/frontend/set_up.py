@@ -196,7 +196,7 @@ class _Scope:
         steps = [self._steps(part) for part in parts if not self._is_setting(part)]
         return None if not steps or None in steps else sum(filter(None, steps)) + one
 
-    def _is_small(self, sizes: Iterable[ast.AST]) -> bool:
+    def _is_small(self, sizes: Iterable[ast.expr]) -> bool:
         """Whether data of these sizes are small; what else a function that draws is given makes them look larger."""
         elements = 1
         for size in (n for node in sizes for n in (node.elts if isinstance(node, (ast.Tuple, ast.List)) else (node,))):

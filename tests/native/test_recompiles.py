@@ -134,25 +134,22 @@ def test_the_limit_is_loud_and_final(seen):
 
 
 class Layer:
-    ready = False
+    def __init__(self, ready):
+        self.ready = ready
 
 
-@pytest.mark.parametrize("objects", [True, False])
-def test_flags_in_a_list(seen, objects):
+def test_flags_in_a_list(seen):
     """Flags of a batch are others in each call, so that the list is not read; what objects in a list hold is."""
 
-    def fn(x, layers):
+    def of_objects(x, layers):
         for layer in layers:
-            x = x * 2 if (layer.ready if objects else layer) else x + 1
+            x = x * 2 if layer.ready else x + 1
         return x
 
-    compiled, x = tcompile.compile(fn, backend="eager"), r(3)
-    for ready in (False, True):
-        layers = [Layer() for _ in range(6)] if objects else [ready] * 6
-        for layer in layers if objects else ():
-            layer.ready = ready
-        torch.testing.assert_close(compiled(x, layers), fn(x, layers))
-    assert any(e.kind == "break" for e in seen) is not objects
+    flags = [[bool(k >> i & 1) for i in range(6)] for k in (1, 9, 22, 40, 63)]
+    assert sweep(lambda x, flags: x + torch.tensor(flags), [(r(6), f) for f in flags], seen, backend="eager") == 3
+    calls = [(r(3), [Layer(ready) for _ in range(6)]) for ready in (False, True)]
+    assert sweep(of_objects, calls, seen, backend="eager") == 2
 
 
 # ---- cells
