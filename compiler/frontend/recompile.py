@@ -12,7 +12,7 @@ import dis
 import functools
 import itertools
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -236,34 +236,8 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
     So do the floats of one list: losses of a training, of which the first ones may be the same again.
     """
     for g in guards:
-        if g.kind == "TENSOR":
-            _learn_tensor(state, g, _value(g, func, args))
-        elif g.kind == "EQUALS" and type(g.expected) is str and g.source is not None and g.source.base is None:
-            value = _value(g, func, args)
-            if type(value) is str and value != g.expected:
-                state.dynamic_texts.add(g.source)
-        elif g.kind == "LEN" and g.source is not None:
-            _learn_length(state, g.source, g.expected, _value(g, func, args))
-        elif g.kind == "DICT_KEYS" and g.source is not None:
-            _learn_keys(state, g.source, g.expected, _value(g, func, args))
-        elif g.kind == "ID" and type(g.expected) is bool and g.source is not None:
-            if type(value := _value(g, func, args)) is bool and value is not g.expected:
-                _leave_unread(state, g.source, func, args)
-        elif g.kind == "ALIAS" and g.source is not None:
-            if _value(g, func, args) is not _found(g.expected, func, args):
-                _learn_identity(state, (g.source, g.expected), func, args)
-        elif g.kind == "NO_ALIAS":
-            same = collections.defaultdict(list)
-            for source in g.expected:
-                if (value := _found(source, func, args)) is not None:
-                    same[id(value)].append(source)
-            _learn_identity(state, itertools.chain(*(s for s in same.values() if len(s) > 1)), func, args)
-        elif g.kind == "EQUALS" and type(g.expected) in (int, float) and g.source is not None:
-            value = _value(g, func, args)
-            changed = type(value) in (int, float) and (type(value) is not type(g.expected) or value != g.expected)
-            if changed:  # (a sum that began as 0 is a float from the second turn on)
-                varying = state.dynamic_ints if type(value) is int else state.dynamic_floats
-                varying.add(where_number(g.source))
+        if (teach := _TAUGHT_BY.get(g.kind)) is not None:
+            teach(state, g, func, args)
     lists = {s.base for s in state.dynamic_floats if s.kind == "item" and type(s.key) is int}
     state.dynamic_floats.update(
         where_number(g.source)
@@ -286,9 +260,40 @@ def _found(source: Source | None, func: Any, args: tuple) -> Any:
         return None
 
 
-def _learn_identity(state: FrameState, sources: Iterable[Source], func: Any, args: tuple) -> None:
+def _learn_constant(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+    if g.source is None:
+        return
+    value = _value(g, func, args)
+    if type(g.expected) is str:
+        if g.source.base is None and type(value) is str and value != g.expected:
+            state.dynamic_texts.add(g.source)
+    elif type(g.expected) in (int, float) and type(value) in (int, float):
+        # (a sum that began as 0 is a float from the second turn on)
+        if type(value) is not type(g.expected) or value != g.expected:
+            varying = state.dynamic_ints if type(value) is int else state.dynamic_floats
+            varying.add(where_number(g.source))
+
+
+def _learn_flag(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+    if type(g.expected) is bool and g.source is not None:
+        if type(value := _value(g, func, args)) is bool and value is not g.expected:
+            _leave_unread(state, g.source, func, args)
+
+
+def _learn_one_object(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
     """Tensors of a batch that are one in some calls and not in others: samples that were drawn from a memory."""
-    for source in sources:
+    assert g.source is not None
+    if _value(g, func, args) is not _found(g.expected, func, args):
+        _leave_unread(state, g.source, func, args)
+        _leave_unread(state, g.expected, func, args)
+
+
+def _learn_other_objects(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+    same = collections.defaultdict(list)
+    for source in g.expected:
+        if (value := _found(source, func, args)) is not None:
+            same[id(value)].append(source)
+    for source in itertools.chain(*(sources for sources in same.values() if len(sources) > 1)):
         _leave_unread(state, source, func, args)
 
 
@@ -310,9 +315,12 @@ def _is_long(value: Any) -> bool:
     return kind is not None and kind.__len__(value) > _FLAGS
 
 
-def _learn_length(state: FrameState, source: Any, before: int, value: Any) -> None:
+def _learn_length(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
     """The length of a list that grows is a number that varies; after a few of them no more are compiled for. So is what
     an iterator through a list has left."""
+    source, before, value = g.source, g.expected, _value(g, func, args)
+    if source is None:
+        return
     left = source.kind == "asked" and source.key is left_of and type(value) is tuple
     counted = source if left else count(source, value)
     if counted is not None and (now := length(value)) != before:
@@ -328,9 +336,10 @@ def _saw_lengths(state: FrameState, counted: Any, *seen: int) -> None:
         state.unread.add(counted)
 
 
-def _learn_keys(state: FrameState, source: Any, before: Any, value: Any) -> None:
+def _learn_keys(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
     """A dict that grows, or one that is keyed by the addresses of objects: each run of a cell gives it other ones."""
-    counted = count(source, value)
+    before, value = g.expected, _value(g, func, args)
+    counted = None if g.source is None else count(g.source, value)
     if counted is None:
         return
     keys = (*before, *value)
@@ -340,8 +349,8 @@ def _learn_keys(state: FrameState, source: Any, before: Any, value: Any) -> None
         _saw_lengths(state, counted, len(before), len(value))
 
 
-def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
-    spec = g.expected
+def _learn_tensor(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+    spec, value = g.expected, _value(g, func, args)
     if type(value) is not spec.type or value.layout is not torch.strided or value.dim() != len(spec.shape):
         return
     with torch._C.DisableTorchFunctionSubclass():
@@ -352,6 +361,17 @@ def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
     strides = {d for d, (w, n) in enumerate(zip(spec.stride, stride)) if type(w) is int and w != n and min(w, n) > 1}
     if strides:
         state.dynamic_strides.setdefault(g.source, set()).update(strides)
+
+
+_TAUGHT_BY: dict[str, Callable[[FrameState, Guard, Any, tuple], None]] = {
+    "TENSOR": _learn_tensor,
+    "EQUALS": _learn_constant,
+    "LEN": _learn_length,
+    "DICT_KEYS": _learn_keys,
+    "ID": _learn_flag,
+    "ALIAS": _learn_one_object,
+    "NO_ALIAS": _learn_other_objects,
+}
 
 
 def is_before_first_step(state: FrameState, misses: Iterable[tuple[Any, int]]) -> bool:
