@@ -533,6 +533,7 @@ NOT_TORCH = frozenset(
         "_current_frames",
         "_fields",
         "_filters_mutated",
+        "_get_dump",
         "_getframe",
         "_inline_cache_entries",
         "_inst",
