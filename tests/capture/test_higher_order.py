@@ -307,6 +307,25 @@ def test_checkpoint(reentrant):
     agree(f, tensor(2, 4, grad=True), tensor(2, 4, seed=1))
 
 
+def test_a_checkpoint_that_is_not_told_which_kind():
+    """Eager warns at each call, and takes the reentrant one. Its warning names a line of torch's wrapper; here it is the
+    program's.
+    """
+    layer = nn.Linear(4, 4)
+
+    def fn(x):
+        return checkpoint(layer, x) * 2
+
+    compiled, found = tcompile.compile(fn, fullgraph=True, backend="eager"), []
+    for run in (fn, compiled, compiled):
+        x = tensor(2, 4, grad=True)
+        with pytest.warns(UserWarning, match="use_reentrant parameter should be passed") as given:
+            run(x).sum().backward()
+        found.append((x.grad.tolist(), [str(w.message) for w in given]))
+    assert given[0].filename == __file__
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_a_reentrant_checkpoint_of_inputs_without_gradient(enabled):
     """Eager warns, and gives results without a gradient: of the function's weights, too."""

@@ -16,6 +16,7 @@ from .autograd_functions import own_results
 from .bodies import Body, Purity, capture_body, leaves_of, no_grad, record_call, stand_in
 from ..kinds.callables import python_function
 from .functional_transforms import vmap_
+from .operator_warnings import warn_of_checkpoint
 from ..machine.signals import Break
 from ..tensors.wrapper_values import as_program_sees
 from ...graph.tensor import TraceTensor
@@ -45,12 +46,11 @@ def checkpoint_(
 ) -> Any:
     """fn(*args), as one node whose body is computed again in backward (where the graph runs with eager autograd)."""
     preserve = kwargs.pop("preserve_rng_state", True)
-    if use_reentrant is None or debug is True:
-        raise Break(
-            "higher_order",
-            "torch.utils.checkpoint is called without use_reentrant, or with debug=True",
-            "pass use_reentrant=False",
-        )
+    if debug is True:
+        raise Break("higher_order", "torch.utils.checkpoint is called with debug=True", "leave debug out")
+    if use_reentrant is None:
+        warn_of_checkpoint(machine)
+        use_reentrant = True
     if use_reentrant and kwargs:
         raise Break("higher_order", "a reentrant checkpoint is given keywords", "pass use_reentrant=False")
     if use_reentrant and not any(isinstance(arg, TraceTensor) and arg.requires_grad for arg in args):

@@ -1,5 +1,6 @@
-"""Warnings that torch's C++ gives at each call of an operator. Capture runs such an operator without data, and a graph
-not as torch's kernel. So the program gives the warning, from its own line, as it gives those of Python code.
+"""Warnings that torch gives at each call of an operator, or of a function that capture knows. Capture runs such an
+operator without data, and a graph not as torch's kernel. So the program gives the warning, from its own line, as it
+gives those of Python code.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["quietly", "warn_of_gradient", "warn_of_operator"]
+__all__ = ["quietly", "warn_of_checkpoint", "warn_of_gradient", "warn_of_operator"]
 
 
 def _spread(name: str) -> Callable[[], Any]:
@@ -28,10 +30,16 @@ def _gradient() -> Any:
         return (torch.ones(1, requires_grad=True) * 2).grad
 
 
+def _checkpoint() -> Any:
+    with torch.enable_grad():
+        return checkpoint(torch.sin, torch.ones(1, requires_grad=True))
+
+
 # what gives the warning, on data of its own: the text is that of the torch that is there
 _EXAMPLES: dict[str, Callable[[], Any]] = {
     **{name: _spread(name) for name in ("std", "var", "std_mean", "var_mean")},
     "grad": _gradient,
+    "checkpoint": _checkpoint,
 }
 
 
@@ -95,3 +103,8 @@ def warn_of_gradient(machine: Machine, tensor: TraceTensor) -> None:
     """What is said where the gradient of a tensor is read that gets none."""
     if tensor.requires_grad and not tensor.is_leaf and not tensor.retains_grad:
         _warn(machine, "grad")
+
+
+def warn_of_checkpoint(machine: Machine) -> None:
+    """What is said where torch.utils.checkpoint is not told use_reentrant, and takes it as true."""
+    _warn(machine, "checkpoint")
