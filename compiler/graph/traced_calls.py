@@ -100,6 +100,7 @@ _FACTORIES: dict[Any, Callable] = {
     torch.linspace: _between(aten.linspace),
     torch.logspace: _between(aten.logspace),
     torch.randperm: _plain(aten.randperm.default),
+    torch.normal: _plain(aten.normal.float_float),
     torch.empty_strided: _plain(aten.empty_strided.default),
     torch.scalar_tensor: _plain(aten.scalar_tensor.default),
 }

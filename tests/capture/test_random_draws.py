@@ -1,4 +1,4 @@
-"""Numbers of Python's and numpy's generators: drawn at each call, in the program's order, never fixed."""
+"""Numbers of Python's, numpy's and torch's generators: drawn at each call, in the program's order, never fixed."""
 
 from __future__ import annotations
 
@@ -97,3 +97,26 @@ def test_generators_of_the_users_own():
         own = random.Random(5)
         seen.append([str(f(X, own)) for _ in range(3)])
     assert seen[0] == seen[1]
+
+
+def _of_torch(x):
+    n = len(x)
+    return (
+        torch.normal(0.0, 1.0, (3,)),
+        torch.rand(2),
+        torch.normal(mean=0, std=2, size=x.shape, dtype=torch.float64),
+        torch.randint(0, 99, (n,)),
+        torch.normal(mean=x, std=1.0),
+        torch.normal(3.0, x.exp()),
+        torch.randperm(n),
+        torch.normal(mean=2.0, std=x),
+    )
+
+
+def test_torch_draws_at_each_call():
+    """Calls of no tensor at all are not drawn while the graph is made."""
+    compiled, seen = tcompile.compile(_of_torch, fullgraph=True), []
+    for run in (_of_torch, compiled):
+        torch.manual_seed(0)
+        seen.append([run(torch.ones(n, dtype=torch.float64)) for n in (3, 3, 5, 6)])
+    torch.testing.assert_close(*seen)
