@@ -4,11 +4,14 @@ code asks for more.
 
 from __future__ import annotations
 
+import enum
+
 import numpy
 import pytest
 import torch
 
 import tcompile
+from tcompile.compiler import events
 
 X = torch.arange(24.0).reshape(4, 6)
 
@@ -293,3 +296,51 @@ SCALAR = numpy.float64(1.5)
 def test_a_size_need_not_fit_the_elements_type(fn):
     x = torch.randn(2, 70000, dtype=torch.float16)
     torch.testing.assert_close(tcompile.compile(fn, fullgraph=True)(x), fn(x))
+
+
+class Way(enum.Flag):
+    A, B = 1, 2
+
+
+class Count(enum.IntFlag):
+    ONE, TWO = 1, 2
+
+
+class Size(enum.IntEnum):
+    SMALL, LARGE, HUGE = 1, 2, 4
+
+
+def of_flags(x, way):
+    return x * 3 if way & Way.B else x, way | Way.B, way ^ Way.A, ~way, way.value, Way.A in way
+
+
+def of_int_flags(x, count):
+    return x * count, count & Count.TWO, count | Count.ONE, count.value
+
+
+def of_members(x, size):
+    return x * size, x[: size.value], Size(size.value) is size, {Size.SMALL: 1, Size.LARGE: 2}.get(size)
+
+
+def of_powers(x, n):
+    with torch.set_grad_enabled(n > 2):
+        return x * pow(n, 2, 5), torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    "fn, values",
+    [
+        (of_flags, [Way.A, Way.A | Way.B, Way(0), Way.B]),
+        (of_int_flags, [Count.ONE, Count.TWO, Count.ONE | Count.TWO, Count(0)]),
+        (of_members, [Size.SMALL, Size.LARGE, Size.HUGE]),
+        (of_powers, [1, 2, 3, 4]),
+    ],
+)
+def test_numbers_that_something_has_to_know(fn, values):
+    """Members of enums by their value, what the third argument of pow divides, a grad mode: the number is fixed."""
+    compiled = tcompile.compile(fn, backend="eager", fullgraph=True)
+    with events.listen(lambda e: said.append(e) if e.kind in ("error", "fallback") else None):
+        said = []
+        for value in values:
+            assert str(compiled(X, value)) == str(fn(X, value))
+    assert not said

@@ -241,11 +241,9 @@ class GraphBuilder:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return tuple(self.arg(item) for item in value)
         if isinstance(value, (int, float, str)):  # enum members, numpy's float64 and the like
-            return (
-                next(base(value) for base in (int, float, str) if isinstance(value, base))
-                if not isinstance(value, enum.Enum)
-                else value
-            )
+            if isinstance(value, enum.Enum) and value.name in type(value).__members__:  # (fx prints it by that name)
+                return value
+            return next(base(value) for base in (int, float, str) if isinstance(value, base))
         if isinstance(value, (torch.SymBool, torch.SymFloat)):  # a node takes numbers and sizes: fixed, with a guard
             return bool(value) if isinstance(value, torch.SymBool) else float(value)
         if cls is type and value in PYTHON_DTYPES:

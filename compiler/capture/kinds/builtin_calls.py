@@ -32,7 +32,7 @@ from ..numbers.late_text import LateText, join_texts
 from ..machine.signals import Break, Raised
 from ..library.watched_warnings import keeps_warnings
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS
+from ..machine.stack_values import ATOMS, specialize
 from .builtin_types import python_method
 from .elements import as_index, as_number, settle_keys
 from .classes import new_object
@@ -272,6 +272,7 @@ def _state_change(machine: Machine, fn: Callable, *args: Any, **kwargs: Any) -> 
     if _AUTOCAST_FLAGS[0] not in machine.flags_before:
         machine.flags_before.update({flag: read_field(_UNDEPRECATED.get(flag, flag)) for flag in _AUTOCAST_FLAGS})
     machine.state_changed = True
+    args = tuple(map(specialize, args))
     result = machine.native(fn, *args)
     if fn is torch._C._set_grad_enabled:
         machine.world.state("grad_mode", machine.initial_state["grad_mode"])

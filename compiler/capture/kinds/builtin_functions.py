@@ -215,7 +215,7 @@ def pow_(machine: Machine, base: Any, exponent: Any, modulus: Any = None) -> Any
     method = python_method(type(base), "__pow__")
     if method is not None:
         return machine.call(method, [base, exponent, modulus])
-    return machine.native(pow, base, exponent, modulus)
+    return machine.native(pow, *map(specialize, (base, exponent, modulus)))
 
 
 @function(divmod)

@@ -20,6 +20,7 @@ from ..machine.generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lifetimes import refuse_finalizer, refuse_reference
 from .lookups import class_attribute
+from ..numbers.late_text import hashed
 from ..machine.signals import Break, Raised
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import ATOMS, MISSING, is_placement
@@ -92,13 +93,14 @@ def _member_of(machine: Machine, cls: enum.EnumMeta, args: list, kwargs: dict) -
     """Enum(value): the member that has the value, or a combination of flags."""
     if len(args) != 1 or kwargs:
         raise Break("unsupported", "an enum is made")
-    member = machine.native(cls, args[0])
+    value = hashed(args[0])
+    member = machine.native(cls, value)
     if not isinstance(member, enum.Enum):  # a flag that lets go of what it does not know gives a number
         return member
-    by_value = cls._value2member_map_ if type(args[0]) in ATOMS else {}
-    if by_value.get(args[0]) is member and id(cls) not in machine.world.made:  # (an enum may be told other values)
+    by_value = cls._value2member_map_ if type(value) in ATOMS else {}
+    if by_value.get(value) is member and id(cls) not in machine.world.made:  # (an enum may be told other values)
         return machine.world.load(
-            member, S.dict_value(S.attr(machine.world.anchor(cls), "_value2member_map_"), args[0]), "member of an enum"
+            member, S.dict_value(S.attr(machine.world.anchor(cls), "_value2member_map_"), value), "member of an enum"
         )
     known = member.name in cls.__members__ if isinstance(member.name, str) else False  # else a combination of flags
     return machine.world.register(member, S.attr(machine.world.anchor(cls), member.name) if known else S.const(member))
