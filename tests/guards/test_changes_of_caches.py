@@ -356,3 +356,26 @@ def test_one_object_for_a_number_that_varies_and_one_that_does_not() -> None:
         return [f(torch.ones(n)) for n in (2, 5, 3, 7, 3)]
 
     eq(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))
+
+
+def test_asked_again_for_a_number_that_varies() -> None:
+    """Queries and keys of one size, or of sizes that are equal in some calls: one object, of one question."""
+
+    @functools.lru_cache
+    def shape(n: int, axes: tuple) -> tuple:
+        return [n, 2], {"n": n}, axes
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+        first, second = shape(len(a), (1,)), shape(len(b), (1,))
+        return a.reshape(first[0]) * 2, b.reshape(second[0]) + first[1]["n"], shape(len(a), (2,))[0]
+
+    compiled = tcompile.compile(program, backend="eager", fullgraph=True)
+    for n, m in ((3, 3), (4, 4), (5, 5), (6, 7), (7, 6), (8, 8)):
+        counts = []
+        for f in (program, compiled):
+            shape.cache_clear()
+            a, b = torch.ones(n, 2), torch.ones(m, 2)
+            got = f(a, b)
+            counts.append((got, shape.cache_info()))
+        torch.testing.assert_close(counts[0][0], counts[1][0])
+        assert counts[0][1] == counts[1][1]
