@@ -165,6 +165,21 @@ def test_legacy_constructors_and_factories_of_numpys_numbers():
     )
 
 
+def test_new_tells_sizes_from_values():
+    """A torch.Size is a size, where every other sequence holds values: of distributions' samples, too."""
+
+    def sizes(x):
+        news = x.new(x.shape), x.new(x.shape[1:]), x.new(torch.Size([])), x.new(size=x.size()), x.new(*x.shape, 2)
+        sample = torch.distributions.Laplace(0.0, 1.0).sample((2,)), torch.distributions.Exponential(x.exp()).rsample()
+        return [t.fill_(3) for t in (*news, x.long().new(len(x), 1))], sample, x.new((5, 6)), x.new([len(x)]), x.new()
+
+    compiled, seen = tcompile.compile(sizes, fullgraph=True, backend="eager"), []
+    for fn in (sizes, compiled):
+        torch.manual_seed(0)
+        seen.append([fn(torch.ones(n, 2)) for n in (3, 4, 5)])
+    torch.testing.assert_close(*seen)
+
+
 @pytest.mark.parametrize(
     "fn",
     [

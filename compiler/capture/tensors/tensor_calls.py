@@ -546,6 +546,17 @@ def _new_tensor(machine: Machine, obj: TraceTensor, args: list, kwargs: dict) ->
     return copy_constructed(machine, "tensor.new_tensor", source, {"dtype": obj.dtype, "device": obj.device, **given})
 
 
+def _new(machine: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
+    """x.new(2, 3), x.new(torch.Size((2, 3))): uninitialised. Other sequences are values, and a node's argument does not
+    tell which one it was.
+    """
+    size = kwargs.get("size", args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args)
+    if not size and type(size) is list or not all(type(n) in (int, torch.SymInt) for n in size):
+        return NotImplemented
+    options = {name: value for name, value in kwargs.items() if name != "size"}
+    return call_method(machine, obj, "new_empty", [list(size)], options)
+
+
 # Methods that are done in a way of their own, once their arguments are plain; NotImplemented: as any other.
 _OWN_WAYS: dict[str, Callable] = {
     "storage_offset": _storage_offset,
@@ -554,6 +565,7 @@ _OWN_WAYS: dict[str, Callable] = {
     "requires_grad_": _requires_grad,
     "__iter__": _iterate,
     "new_tensor": _new_tensor,
+    "new": _new,
 }
 
 
