@@ -344,3 +344,18 @@ def test_numbers_that_something_has_to_know(fn, values):
         for value in values:
             assert str(compiled(X, value)) == str(fn(X, value))
     assert not said
+
+
+def test_broadcast_shapes():
+    def fn(a, b, other):
+        try:
+            refused = torch.broadcast_shapes(a.shape, other)
+        except RuntimeError as e:
+            refused = str(e)
+        shape = torch.broadcast_shapes(a.shape, b.shape, (1,), 1, [1, 1])
+        return a.expand(shape) + b, type(shape), torch.broadcast_shapes(), torch.broadcast_shapes(3, (2, 1)), refused
+
+    compiled = tcompile.compile(fn, fullgraph=True, backend="eager")
+    for n in (3, 4, 5):
+        args = torch.ones(n, 3), torch.ones(1, 3), (7, 3)
+        assert str(compiled(*args)) == str(fn(*args))

@@ -113,10 +113,23 @@ def _of_torch(x):
     )
 
 
-def test_torch_draws_at_each_call():
+def _of_distributions(x):
+    d = torch.distributions
+    return (
+        d.Dirichlet(x).rsample(),
+        d.Gamma(x, x).sample((2,)),
+        d.Beta(x, 2 * x).rsample(),
+        d.Binomial(5, x.sigmoid()).sample(),
+        d.Poisson(x).sample(),
+        d.Gumbel(x, x).rsample(),
+    )
+
+
+@pytest.mark.parametrize("fn", [_of_torch, _of_distributions])
+def test_torch_draws_at_each_call(fn):
     """Calls of no tensor at all are not drawn while the graph is made."""
-    compiled, seen = tcompile.compile(_of_torch, fullgraph=True), []
-    for run in (_of_torch, compiled):
+    compiled, seen = tcompile.compile(fn, fullgraph=True), []
+    for run in (fn, compiled):
         torch.manual_seed(0)
         seen.append([run(torch.ones(n, dtype=torch.float64)) for n in (3, 3, 5, 6)])
     torch.testing.assert_close(*seen)

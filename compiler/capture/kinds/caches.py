@@ -247,7 +247,9 @@ def _foretold(machine: Machine, fn: Any, name: str, args: list, kwargs: dict) ->
 
 def _given_now(machine: Machine, args: Sequence[Any], kwargs: dict) -> tuple[list, dict]:
     """Arguments as the cache looks them up in this call."""
-    return [_key(machine, arg, True) for arg in args], {name: _key(machine, item, True) for name, item in kwargs.items()}
+    return [_key(machine, arg, True) for arg in args], {
+        name: _key(machine, item, True) for name, item in kwargs.items()
+    }
 
 
 def _equal(these: Sequence[Any], those: Sequence[Any]) -> bool:

@@ -16,6 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
+import torch.utils._pytree as pytree
 
 from ...guards import source as S
 from ...guards.state import FOUND
@@ -26,7 +27,7 @@ from ..kinds.classes import made_inside
 from ..kinds.lifetimes import refuse_reference
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, constant_only
+from ..machine.stack_values import ATOMS, constant_only, specialize
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -108,6 +109,14 @@ def get_logger(machine: Machine, *args: Any) -> Any:
 @python_function(("logging", "Logger.isEnabledFor"))
 def is_enabled_for(machine: Machine, logger: Any, level: Any) -> Any:
     return interpret(machine, polyfills.is_enabled_for, [logger, level], {})
+
+
+@python_function(("torch.functional", "broadcast_shapes"))
+def broadcast_shapes(machine: Machine, *shapes: Any) -> Any:
+    result = interpret(machine, polyfills.broadcast_shapes, list(shapes), {})
+    if result is None:
+        machine.native(torch.broadcast_shapes, *pytree.tree_map(specialize, [machine.deep_plain(s) for s in shapes]))
+    return result
 
 
 @cls(weakref.ref)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Iterator
 
+import torch
+
 __all__ = [
+    "broadcast_shapes",
     "accumulate",
     "latter",
     "tee",
@@ -42,6 +45,21 @@ __all__ = [
     "items_by_index",
     "length_hint",
 ]
+
+
+# --- torch
+def broadcast_shapes(*shapes: Any) -> torch.Size | None:
+    """torch.broadcast_shapes; None where torch refuses. torch's own asks its tracer about each size."""
+    given = [shape if isinstance(shape, (tuple, list)) else (shape,) for shape in shapes if shape is not None]
+    sizes = [1] * max([len(shape) for shape in given], default=0)
+    for shape in given:
+        for i in range(-len(shape), 0):
+            if shape[i] == sizes[i] or shape[i] == 1:
+                continue
+            if sizes[i] != 1 or shape[i] < 0:
+                return None
+            sizes[i] = shape[i]
+    return torch.Size(sizes)
 
 
 # --- itertools, iter

@@ -257,6 +257,11 @@ def same_like(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return like(x)
 
 
+@rule("poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
+def drawn(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device)
+
+
 @rule("multinomial")
 def multinomial(x: TensorMeta, num_samples: int, replacement: bool = False, *, generator: Any = None) -> TensorMeta:
     return new((*x.shape[:-1], num_samples), torch.int64, x.device)

@@ -243,6 +243,11 @@ def grad(*args: Any, **kwargs: Any) -> TensorMeta:
     return pointwise(ts, result_type(ts))
 
 
+@rule("_standard_gamma_grad", "_dirichlet_grad")
+def grad_of_draw(*args: TensorMeta) -> TensorMeta:
+    return pointwise(args, result_type(args))
+
+
 @rule("_conj", "_neg_view")
 def lazy_bits(a: TensorMeta) -> TensorMeta:
     raise NotImplementedError("conj and neg views are not traced")
