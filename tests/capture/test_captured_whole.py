@@ -165,6 +165,25 @@ def test_legacy_constructors_and_factories_of_numpys_numbers():
     )
 
 
+def test_variables():
+    """torch.autograd.Variable(x): a tensor without x's history, in x's memory."""
+    variable = torch.autograd.Variable
+
+    def fn(x):
+        y = variable(x * 2, requires_grad=True)
+        gradient = torch.autograd.grad((y * x).sum(), y)[0]
+        z = variable(x)
+        z.add_(1)
+        return y.detach(), gradient.detach(), z, z.requires_grad, isinstance(z, variable), x + variable(torch.ones(3))
+
+    compiled, seen = tcompile.compile(fn, fullgraph=True, backend="eager"), []
+    for f in (fn, compiled):
+        x = torch.ones(3) * 2
+        result = f(x)
+        seen.append((result, x, result[2].data_ptr() == x.data_ptr()))
+    torch.testing.assert_close(*seen)
+
+
 def test_new_tells_sizes_from_values():
     """A torch.Size is a size, where every other sequence holds values: of distributions' samples, too."""
 

@@ -213,3 +213,21 @@ def test_roll_where_sizes_vary():
         for ours, eager in zip(compiled(x), rolled(x)):
             torch.testing.assert_close(ours, eager, rtol=0, atol=0)
             assert ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize(
+    "of",
+    ["torch.ones(3, 2)", "torch.zeros(3, 2)", "w[:1].expand(3, 2)", "w[:, :1].expand(3, 2)", "w.sum().expand(3, 2)"],
+)
+def test_positions_are_checked_where_all_elements_are_one(of):
+    """What is the same everywhere is not read at a position; a wrong one is refused all the same."""
+    table = eval(f"lambda w: {of}")
+    program = tcompile.compile(lambda w, i: (table(w)[i], F.embedding(i, table(w)), table(w).gather(0, i[:, None])))
+    w = torch.randn(3, 2)
+    for ours, eager in zip(
+        program(w, torch.tensor([2, 0])), (table(w)[[2, 0]], table(w)[[2, 0]], table(w)[[2, 0], :1])
+    ):
+        assert torch.equal(ours, eager)
+    for wrong in (3, 9):
+        with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
+            program(w, torch.tensor([1, wrong]))

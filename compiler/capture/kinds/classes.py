@@ -73,6 +73,8 @@ def instantiate(machine: Machine, cls: type, args: list, kwargs: dict) -> Any:
         return _make_module(machine, cls, args, kwargs)
     if cls is torch.Tensor:
         return tensor_factories.call_legacy_constructor(machine, None, args, kwargs)
+    if cls is torch.autograd.Variable:
+        return tensor_factories.call_variable(machine, *args, **kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("parameter", f"a {cls.__name__} is made")

@@ -32,7 +32,7 @@ from .tensor_errors import true_error
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["FACTORIES", "call_factory", "call_legacy_constructor", "of_numbers"]
+__all__ = ["FACTORIES", "call_factory", "call_legacy_constructor", "call_variable", "of_numbers"]
 
 _SIZED = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
 FACTORIES = frozenset(
@@ -244,6 +244,14 @@ def call_legacy_constructor(machine: Machine, dtype: torch.dtype | None, args: l
         [list(args[0])] if args and isinstance(args[0], torch.Size) else [list(args) or [0]],
         wanted,
     )
+
+
+def call_variable(machine: Machine, data: Any = None, requires_grad: Any = False, **options: Any) -> Any:
+    """torch.autograd.Variable(x), of the times when tensors had no history: x without one."""
+    if type(data) is not TraceTensor or options:
+        raise Break("unsupported", "a Variable is made of no tensor", "use torch.tensor, torch.zeros or the like")
+    result = call_method(machine, data, "detach", [], {})
+    return call_method(machine, result, "requires_grad_", [], {}) if machine.truth(requires_grad) else result
 
 
 def _factory_argument(value: Any) -> bool:

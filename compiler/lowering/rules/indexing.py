@@ -10,7 +10,7 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ...symbolic.simplify import bounds
-from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, prim
+from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, prim, symbols_of
 from ..context import Lowering
 from ..rule_table import NoRule, rule
 from ..ref import Ref, dim_symbol, is_empty, is_one, ranges_of, remap
@@ -56,14 +56,18 @@ def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: 
 
 
 def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
-    """x at the given positions. A position is checked even where a dimension of size 1 leaves nothing to choose."""
+    """x at the given positions. A position is checked even where it leaves nothing to choose: in a dimension of size 1,
+    or one that is expanded.
+    """
     value = remap(x, shape, of_dim).value
-    for key, e in of_dim.items():
-        if is_one(x.shape[key]) and isinstance(e, Expr):
-            for name in sorted(e.symbol_names()):
-                if name in indirect_values():
-                    zero = prim("eq", indirect_values()[name], const(0, torch.int64))
-                    value = prim("where", zero, value, const(0, value.dtype))
+    asked = set().union(*(e.symbol_names() for e in of_dim.values() if isinstance(e, Expr)))
+    for name in sorted(asked - symbols_of([value])):
+        if name not in indirect_values():
+            continue
+        if value.is_const:
+            raise NoRule("positions in a tensor that is one number")
+        right = prim("ge", indirect_values()[name], const(0, torch.int64))
+        value = prim("where", right, value, const(0, value.dtype))
     return value
 
 
