@@ -73,3 +73,42 @@ def test_leaves_that_the_graph_makes(program, of_leaf):
             assert (b.requires_grad, b.is_leaf) == (a.requires_grad, a.is_leaf)
         else:
             assert a == b
+
+
+class OwnParameter(torch.nn.Parameter):
+    """As libraries have them: geoopt's points of a manifold, quantised weights."""
+
+
+def a_step(p, opt):
+    def step(x):
+        opt.zero_grad()
+        (p * x).sum().backward()
+        gradient = p.grad.clone()
+        opt.step()
+        return gradient
+
+    return step
+
+
+def a_step_that_clears_the_module(p, opt):
+    module = torch.nn.Module()
+    module.p = p
+
+    def step(x):
+        module.zero_grad()
+        (p * x).sum().backward()
+        opt.step()
+        return p.grad.clone()
+
+    return step
+
+
+@pytest.mark.parametrize("make", [a_step, a_step_that_clears_the_module], ids=lambda f: f.__name__)
+def test_gradients_of_parameters_of_a_class_of_the_programs_are_reset(make):
+    """The graph has a plain tensor in such a parameter's place, whose gradient it would reset instead."""
+    seen = []
+    for compiled in (lambda f: f, lambda f: tcompile.compile(f, backend="eager")):
+        p = OwnParameter(torch.ones(3))
+        step = compiled(make(p, torch.optim.SGD([p], 0.1)))
+        seen.append(([step(torch.arange(3.0) + k) for k in range(3)], p.detach()))
+    torch.testing.assert_close(*seen)

@@ -327,6 +327,12 @@ def of_powers(x, n):
         return x * pow(n, 2, 5), torch.is_grad_enabled()
 
 
+def of_truths(x, n):
+    y = x[None, None]
+    attention = torch.nn.functional.scaled_dot_product_attention(y, y, y, is_causal=n > 2)
+    return attention, x.sum(0, keepdim=n > 2), x.sort(descending=n > 2), x * (n > 2), x[n > 2], torch.tensor(n > 2)
+
+
 @pytest.mark.parametrize(
     "fn, values",
     [
@@ -334,10 +340,13 @@ def of_powers(x, n):
         (of_int_flags, [Count.ONE, Count.TWO, Count.ONE | Count.TWO, Count(0)]),
         (of_members, [Size.SMALL, Size.LARGE, Size.HUGE]),
         (of_powers, [1, 2, 3, 4]),
+        (of_truths, [1, 2, 3, 4]),
     ],
 )
 def test_numbers_that_something_has_to_know(fn, values):
-    """Members of enums by their value, what the third argument of pow divides, a grad mode: the number is fixed."""
+    """Members of enums by their value, what the third argument of pow divides, a mode, a flag of an operator: the number,
+    or its side of a comparison, is fixed.
+    """
     compiled = tcompile.compile(fn, backend="eager", fullgraph=True)
     with events.listen(lambda e: said.append(e) if e.kind in ("error", "fallback") else None):
         said = []

@@ -137,6 +137,9 @@ def _parameters(machine: Machine, opt: Any) -> list[TraceTensor | Subclassed]:
         raise _as_it_is(opt, "zero_grad", why.reason) from None
     if any(not isinstance(p, (TraceTensor, Subclassed)) for p in found):
         raise _as_it_is(opt, "zero_grad")
+    for p in found:
+        if type(p) is Subclassed and id(p) not in machine.world.reals:  # the graph has a plain tensor in its place
+            raise _as_it_is(opt, "zero_grad", f"grad of a tensor of class {p.tensor_class.__name__} is set")
     return found
 
 

@@ -203,7 +203,7 @@ def _finish(machine: Machine, kind: str, target: Any, args: list, kwargs: dict, 
 
 
 def plain_argument(machine: Machine, value: Any) -> Any:
-    """A value as torch takes it: numpy's scalars are numbers to it, and a range is a sequence."""
+    """A value as torch takes it: numpy's scalars are numbers to it, a range is a sequence, and a truth is known."""
     return varying_number(machine, value) if type(value) is Array else _plain_numbers(machine.deep_plain(value))
 
 
@@ -211,6 +211,8 @@ def _plain_numbers(value: Any) -> Any:
     cls = type(value)
     if cls is range:
         return list(value)
+    if cls is torch.SymBool:
+        return bool(value)
     if cls in (tuple, list):
         parts = [_plain_numbers(item) for item in value]
         return cls(parts) if any(part is not item for part, item in zip(parts, value)) else value

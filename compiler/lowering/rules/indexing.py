@@ -10,7 +10,7 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ...symbolic.simplify import bounds
-from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, prim, symbols_of
+from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, is_const, prim, symbols_of
 from ..context import Lowering
 from ..rule_table import NoRule, rule
 from ..ref import Ref, dim_symbol, is_empty, is_one, ranges_of, remap
@@ -64,10 +64,8 @@ def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
     for name in sorted(asked - symbols_of([value])):
         if name not in indirect_values():
             continue
-        if value.is_const:
-            raise NoRule("positions in a tensor that is one number")
         right = prim("ge", indirect_values()[name], const(0, torch.int64))
-        value = prim("where", right, value, const(0, value.dtype))
+        value = prim("where", right, value, const(int(is_const(value, 0)), value.dtype))  # (of two equal ones is none)
     return value
 
 
