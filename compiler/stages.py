@@ -56,37 +56,62 @@ class Stage:
     takes: str
     gives: str
     verifier: str = ""  # "module:function" of the output
+    about: str = ""  # what it does, for who writes one
 
 
 STAGES: tuple[Stage, ...] = (
-    # bytecode -> a graph of torch calls, guards, effects, breaks
-    Stage("capture", "capture.entry.capture:capture_frame", takes="code, function, arguments", gives="CaptureResult"),
-    # functional, of the closed operator set; common subexpressions, folding, patterns
     Stage(
-        "graph", "graph.to_aten:to_aten", takes="CapturedGraph", gives="AtenGraph", verifier="graph.verify_graph:verify"
+        "capture",
+        "capture.entry.capture:capture_frame",
+        takes="code, function, arguments",
+        gives="CaptureResult",
+        about="bytecode -> a graph of torch calls, guards, effects, breaks",
     ),
-    # only where a gradient is asked for: one trace of forward and backward, then the partition
-    Stage("autograd", "autograd.joint:joint_graph", takes="CapturedGraph", gives="forward and backward AtenGraph"),
-    # loop nests over named buffers, symbolic sizes
+    Stage(
+        "graph",
+        "graph.to_aten:to_aten",
+        takes="CapturedGraph",
+        gives="AtenGraph",
+        verifier="graph.verify_graph:verify",
+        about="functional, of the closed operator set; common subexpressions, folding, patterns",
+    ),
+    Stage(
+        "autograd",
+        "autograd.joint:joint_graph",
+        takes="CapturedGraph",
+        gives="forward and backward AtenGraph",
+        about="only where a gradient is asked for: one trace of forward and backward, then the partition",
+    ),
     Stage(
         "lowering",
         "lowering.lower:lower",
         takes="AtenGraph",
         gives="LoweredGraph",
         verifier="lowering.verify_loops:verify_lowered",
+        about="loop nests over named buffers, symbolic sizes",
     ),
-    # kernel groups, their order, the memory plan
     Stage(
         "fusion",
         "fusion.fuse:schedule",
         takes="LoweredGraph",
         gives="Schedule",
         verifier="fusion.verify_schedule:verify_schedule",
+        about="kernel groups, their order, the memory plan",
     ),
-    # the text of each kernel, C++ or Triton, and of the host plan that calls it
-    Stage("codegen", "codegen.generate:generate", takes="Schedule", gives="Generated"),
-    # compile in worker processes, cache by content, load, launch
-    Stage("runtime", "runtime.build_graph:build", takes="Generated", gives="CompiledGraph"),
+    Stage(
+        "codegen",
+        "codegen.generate:generate",
+        takes="Schedule",
+        gives="Generated",
+        about="the text of each kernel, C++ or Triton, and of the host plan that calls it",
+    ),
+    Stage(
+        "runtime",
+        "runtime.build_graph:build",
+        takes="Generated",
+        gives="CompiledGraph",
+        about="compile in worker processes, cache by content, load, launch",
+    ),
 )
 _lock = forks.lock()
 _kernels = 0  # that were generated in this process

@@ -408,8 +408,7 @@ class Engine:
             failed=self.failed,
             in_order=self.opts.backend != "tcompile",
             training=self._whole_steps(),
-            # (others would run torch's code for them with their own tensors)
-            nested=self.opts.backend in _OWN_BACKENDS,
+            nested=self.opts.backend in _OWN_BACKENDS,  # (others would run torch's code with their own tensors)
             entries_exist=len(cache) > 0,
             every_frame=takes_every_frame(),
             work=self.work,

@@ -6,8 +6,8 @@ own: no operator of Python on what may be a tensor, no call of what computes. Wh
 that are given tensors, the hook meets as always.
 
 A few operators on small data that the cell itself draws are preparation: labels of random inputs, a mask, a scale. A
-cell may have PREPARED of them, outside of loops, where it defines functions or classes, too; else an expression may
-scale what it draws, by FEW operators. Small is what has MOST_ELEMENTS at most, by the numbers that are written there.
+cell that defines functions or classes may have PREPARED of them, outside of loops, and not in the value that it shows.
+Small is what has MOST_ELEMENTS at most, by the numbers that are written there.
 
 Whatever this does not know counts as work.
 """
@@ -52,7 +52,7 @@ _PREPARES = frozenset(
     stack std sum tanh t to tolist transpose type type_as unsqueeze view where
     """.split()
 )  # functions of torch, and methods of tensors, that prepare data
-PREPARED, FEW, MOST_ELEMENTS = 12, 2, 1 << 18
+PREPARED, MOST_ELEMENTS = 12, 1 << 18
 _PLACES = tuple("nn.init utils random serialization hub cuda backends version distributed".split())
 _COMPUTES = frozenset("sum max min abs pow round sorted divmod eval exec map filter all any __build_class__".split())
 _METHODS = frozenset(
@@ -77,7 +77,13 @@ def only_sets_up(code: types.CodeType, namespace: dict[str, Any]) -> bool:
     if tree is None:
         return False
     defines = any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in ast.walk(tree))
-    return not _Scope(namespace, set(), prepared=_Prepared(defines)).any_works(tree.body)
+    scope, body, shown = _Scope(namespace, set(), prepared=_Prepared(defines)), tree.body, []
+    if body and isinstance(body[-1], ast.Expr):
+        body, shown = body[:-1], body[-1:]
+    if scope.any_works(body):
+        return False
+    scope.prepared.may = False
+    return not scope.any_works(shown)
 
 
 @functools.lru_cache(maxsize=64)
@@ -142,7 +148,7 @@ class _Scope:
             return False
         if self.works(value):
             return True
-        if self.prepared.names and self._steps(value) is not None:
+        if self.prepared.may and self._steps(value) is not None:
             self.bound[target.id] = _DATA
             return False
         made = self._found(value.func) if isinstance(value, ast.Call) else None
@@ -187,7 +193,7 @@ class _Scope:
             owner = [node.func.value]
         else:
             return None
-        if name not in _PREPARES or not self.prepared.names:
+        if name not in _PREPARES or not self.prepared.may:
             return None
         return self._all_steps([*owner, *given], True)
 
@@ -396,13 +402,13 @@ class _Made:
 class _Prepared:
     """How many operators on data that it draws a cell has had so far."""
 
-    names: bool  # the cell defines something, and what it draws may have a name
+    may: bool  # the cell defines something
     steps: int = 0
     loops: int = 0  # that the walk is inside of
 
     def takes(self, steps: int | None) -> bool:
         """Whether an expression of so many operators is still preparation."""
-        if steps is None or self.loops or steps > (PREPARED - self.steps if self.names else FEW):
+        if steps is None or self.loops or not self.may or steps > PREPARED - self.steps:
             return False
         self.steps += steps
         return True

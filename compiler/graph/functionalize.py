@@ -386,6 +386,9 @@ class Functionalizer:
         nargs = tuple(self._arg(arg) for key, arg in zip(info.arg_names, args) if key not in same)
         nkwargs = {key: self._arg(item) for key, item in kwargs.items() if key not in same}
         metas = [*(o.tt_meta for o in fresh), *(self.alias_of(t).meta.replace(storage_offset=0) for t in written)]
+        if not metas:  # what it writes was left out, all of it: it is called for what else it does
+            self.call(info.op, nargs, nkwargs, ())
+            return
         n = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
         values = [self._getitem(n, i, meta) for i, meta in enumerate(metas)] if len(metas) > 1 else [n]
         for o, meta, value in zip(fresh, metas, values):

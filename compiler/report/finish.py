@@ -32,7 +32,7 @@ SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", 
 _PRIORITY = ("break", "eager", "captured", "guard")
 _MAX_FINDINGS = 3
 _LITTLE_COMPILING, _LITTLE = 0.05, 0.02  # seconds, and part of the run: compiling again that is nothing to avoid
-_NO_TENSORS = "nothing to compile: no tensor code ran"
+_NO_TENSORS = "nothing to compile: no tensor code to speak of"
 _MOST_WORDS = 400  # characters of a sentence that holds what the program said
 
 

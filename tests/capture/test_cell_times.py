@@ -206,7 +206,6 @@ SET_UP = {
     "\ndef run(): return net(x)",
     "labels in a function": "def build():\n    x = torch.randn(64, 4)\n    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(64)"
     "\n    def run(): return net(x)\n    return run\nrun = build()",
-    "data that are scaled as they are drawn": "x = torch.rand(4, 4) * 2 - 1\ny = (torch.rand(4) > 0.5).long()",
     "lists that are joined": "words = ['a', 'b'] + list('cd')\nn = len([0] * 3)",
     "a lambda": "make = lambda n: torch.utils.data.TensorDataset(torch.randn(n, 2))\na, b = make(4), make(8)",
     "a state": "net.load_state_dict(net.state_dict())\nnet.apply(print)\nnet = torch.compile(net)",
@@ -217,6 +216,8 @@ WORK = {
     "a method": "y = x.sum()",
     "a model's call": "y = net(x)",
     "a model that the cell makes": "m = torch.nn.Linear(2, 2)\ny = m(x)",
+    "operators alone": "x = torch.rand(4, 4) * 2 - 1",
+    "a value that is shown": "def f(x): return x\nx = torch.rand(4, 4)\ny = x.softmax(0)\ny.sum()",
     "a function's body": "def f(): return torch.randn(3) @ torch.randn(3)\ny = f()",
     "a method that the program defines": "fitter.train()",
     "a class of the cell": "class A:\n    def train(self): return x + 1\na = A()\na.train()",
