@@ -304,9 +304,14 @@ class _Attempt:
             machine.close_dropped()
         except StopAt as stop:
             return self._broken(stop.index, stop.frames)
+        except Break:
+            if machine.handled is not None:  # it raised, and what breaks is on its way out
+                machine.doubt_compiling()
+            raise
         except Raised as raised:
             if refuses_view(raised.exc):
                 raise SkipFrame(f"it raises {in_words(raised.exc)}", quiet=True) from None
+            machine.doubt_compiling()
             # the program raises: let it raise natively, from its own line
             signal = Break("exception", f"the program raises {in_words(raised.exc)}")
             # one break for one exception, whichever frame it leaves

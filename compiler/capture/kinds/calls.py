@@ -126,7 +126,7 @@ def _call_bound_native(machine: Machine, fn: Any, args: list, kwargs: dict) -> A
     """A native function, or a native method that is bound to its owner."""
     constant = known_constant_functions().get(id(fn))
     if constant is not None:
-        return constant[1]
+        return constant[1] and machine.says_compiling()
     owner = native_owner(fn)
     if type(owner) is TraceTensor:
         return tensor_calls.call_method(machine, owner, fn.__name__, args, kwargs)
@@ -350,11 +350,11 @@ def _call_function(machine: Machine, fn: types.FunctionType, args: list, kwargs:
     constant = known_constant_functions().get(id(fn))
     if constant is not None:
         asks = machine.frames[-1].scope.namespace.get("__name__") if constant[1] is True else ""
-        return False if asks in ASKS_FOR_STOCK else constant[1]
+        return False if asks in ASKS_FOR_STOCK else constant[1] and machine.says_compiling()
     module = fn.__module__ or ""
     named = CONSTANT_BY_NAME.get((module, fn.__name__), MISSING)
     if named is not MISSING:
-        return named
+        return named and machine.says_compiling()
     replaced = callables.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
     if replaced is not None:
         return callables.run_handler(

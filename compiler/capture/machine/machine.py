@@ -25,7 +25,7 @@ from .programs import RETURN, program_of
 from .native_loops import check_turn
 from .nesting import Step, frames_left, passes_on
 from ..kinds.outside_iterators import OutsideIterator
-from .signals import Break, Raised, Skip
+from .signals import Break, Otherwise, Raised, Skip
 from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..tensors.gradient_hooks import Hooks
 from ..tensors.tensor_errors import break_kind_of, undescribed
@@ -52,6 +52,9 @@ class StopAt(BaseException):
         self.index, self.frames = index, frames
 
 
+_COMPILING = "whether it is being compiled"  # a key of Machine.ways
+
+
 class Machine:
     """State of one attempt to capture one frame."""
 
@@ -66,6 +69,7 @@ class Machine:
         self.passes = BackwardPasses()
         self.hooks = Hooks()
         self.ways: dict[Any, int] = {}  # what earlier attempts learned (signals.Otherwise)
+        self.asked_compiling = False  # the program has asked whether it is being compiled
         self.stepping: Any = None  # the optimizer whose step is interpreted
         self.placed: list[Any] = []  # DTensors from outside that are parameters
         self.unsharding: Any = None  # the outermost FSDP2 module that was called (library/distributed/fully_shard.py)
@@ -122,6 +126,17 @@ class Machine:
         # id of an exception made inside -> where it passed, innermost first
         self.trails: dict[int, list[Position]] = {}
         self.origins: dict[int, int] = {}  # id of a stand-in that cannot be rebuilt -> root instruction that made it
+
+    def says_compiling(self) -> bool:
+        """What the program hears where it asks whether it is being compiled."""
+        self.asked_compiling = True
+        return _COMPILING not in self.ways
+
+    def doubt_compiling(self) -> None:
+        """The program raises. A library that hears that it is compiled may leave out a default, and fail for want of
+        it: capture begins again, and it hears what it hears in eager."""
+        if self.asked_compiling and _COMPILING not in self.ways:
+            raise Otherwise(_COMPILING, 1)
 
     def release(self) -> None:
         """Let go of the program's objects now, not when the garbage collector finds the cycles that the machine is part
