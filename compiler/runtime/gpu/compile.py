@@ -8,6 +8,7 @@ warm start imports no triton at all.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import shutil
@@ -129,6 +130,10 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
             _wait(answers)
         except OSError as e:
             why = f"cache folder {open_cache(opts).root} can't be written: {e}"
+            for key, answer in answers.items():
+                if _asked.get(key) is answer:  # it still writes there: it would be taken for one of the next
+                    with contextlib.suppress(Exception):
+                        answer.result()
             _, answers = _begin(jobs, opts, temporary_cache(opts, why), quiet=True)
             try:
                 _wait(answers)
