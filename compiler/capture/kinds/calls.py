@@ -345,16 +345,21 @@ def _call_partial(machine: Machine, fn: functools.partial, args: list, kwargs: d
     return call(machine, function, [*first, *args], {**named, **kwargs})
 
 
+def _known_answer(machine: Machine, fn: types.FunctionType, module: str) -> Any:
+    """What a call of `fn` gives during capture, whatever the program does; MISSING where nothing is known of it."""
+    constant = known_constant_functions().get(id(fn))
+    answer = CONSTANT_BY_NAME.get((module, fn.__name__), MISSING) if constant is None else constant[1]
+    if answer is not True:
+        return answer
+    asks = machine.frames[-1].scope.namespace.get("__name__")
+    return asks not in ASKS_FOR_STOCK and machine.says_compiling()
+
+
 @passes_on
 def _call_function(machine: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
-    constant = known_constant_functions().get(id(fn))
-    if constant is not None:
-        asks = machine.frames[-1].scope.namespace.get("__name__") if constant[1] is True else ""
-        return False if asks in ASKS_FOR_STOCK else constant[1] and machine.says_compiling()
     module = fn.__module__ or ""
-    named = CONSTANT_BY_NAME.get((module, fn.__name__), MISSING)
-    if named is not MISSING:
-        return named and machine.says_compiling()
+    if (answer := _known_answer(machine, fn, module)) is not MISSING:
+        return answer
     replaced = callables.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
     if replaced is not None:
         return callables.run_handler(
