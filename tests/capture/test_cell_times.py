@@ -204,7 +204,8 @@ SET_UP = {
     "seeds": "import random, numpy as np\nrandom.seed(0)\nnp.random.seed(0)\nx = np.random.default_rng(0).normal(size=3)",
     "labels of what it draws": "N = 64\nx = torch.randn(N, 4)\ny = (x[:, :2].sum(1) * 2 > 0).long()\nx[0, :3] = 0"
     "\ndef run(): return net(x)",
-    "labels in a function": "def build():\n    x = torch.randn(64, 4)\n    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(64)"
+    "labels in a function": "def build():\n    x = torch.randn(64, 4)"
+    "\n    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(64)"
     "\n    def run(): return net(x)\n    return run\nrun = build()",
     "lists that are joined": "words = ['a', 'b'] + list('cd')\nn = len([0] * 3)",
     "a lambda": "make = lambda n: torch.utils.data.TensorDataset(torch.randn(n, 2))\na, b = make(4), make(8)",

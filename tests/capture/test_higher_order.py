@@ -308,7 +308,7 @@ def test_checkpoint(reentrant):
 
 
 def test_a_checkpoint_that_is_not_told_which_kind():
-    """Eager warns at each call, and takes the reentrant one. Its warning names a line of torch's wrapper; here it is the
+    """Eager warns at each call, and takes the reentrant one. Its warning names a line of torch's wrapper, ours the
     program's.
     """
     layer = nn.Linear(4, 4)

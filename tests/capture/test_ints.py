@@ -344,8 +344,9 @@ def of_truths(x, n):
     ],
 )
 def test_numbers_that_something_has_to_know(fn, values):
-    """Members of enums by their value, what the third argument of pow divides, a mode, a flag of an operator: the number,
-    or its side of a comparison, is fixed.
+    """Members of enums by their value, what the third argument of pow divides, a mode, a flag of an operator.
+
+    The number is fixed, or its side of a comparison.
     """
     compiled = tcompile.compile(fn, backend="eager", fullgraph=True)
     with events.listen(lambda e: said.append(e) if e.kind in ("error", "fallback") else None):

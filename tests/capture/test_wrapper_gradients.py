@@ -446,7 +446,9 @@ def test_transforms_of_wrappers(f):
 
 
 def test_a_checkpointed_function_of_wrappers():
-    f = lambda x, w: torch.utils.checkpoint.checkpoint(lambda t: (t @ w).sin() + t, x, use_reentrant=False)  # noqa: E731
+    def f(x, w):
+        return torch.utils.checkpoint.checkpoint(lambda t: (t @ w).sin() + t, x, use_reentrant=False)
+
     x, w = two(4, 4), two(4, 4)
     same(gradients(tcompile.compile(f, fullgraph=True), x, w), gradients(f, x, w))
 

@@ -771,7 +771,8 @@ def test_calls_are_counted_in_each_run_and_lines_keep_both_marks(shell):
 def test_a_cell_that_runs_again_keeps_its_comparison_and_has_one_number(shell):
     run(shell, "import torch\nx = torch.randn(64)\nscales = [1.0, 2.0]")
     text = (
-        "%%tcompile --check -o r\ndef f(x, k):\n    y = torch.sin(x)\n    if y.sum() > 1000:\n        y = -y\n    return y * k"
+        "%%tcompile --check -o r\ndef f(x, k):\n    y = torch.sin(x)\n    if y.sum() > 1000:\n        y = -y"
+        "\n    return y * k"
         "\nfor k in scales:\n    y = f(x, k)"
     )
     run(shell, text)
