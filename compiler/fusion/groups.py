@@ -501,7 +501,7 @@ class _Grouping:
             yield "full", group.factors if r == group.factors else r
         outer = [factor for factor in group.factors if not factor.reduced]
         r = refine(own, outer, match_flags=False)
-        if r is not None and not (group.product and r[-1] != outer[-1]):  # (the columns of a product stay one axis)
+        if r is not None and not (group.product and _cuts_tiles(group, r, outer)):
             yield "outer", group.factors if r == outer else _with_outer(group.factors, r)
 
     def check_reads(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
@@ -625,6 +625,12 @@ class _Grouping:
 
 def _loads(nest: LoopNest) -> list[tuple[Buffer, Expr]]:
     return [(value.attr[0], value.attr[1]) for value in loads([nest.value])]
+
+
+def _cuts_tiles(group: Group, factors: list[Factor], outer: list[Factor]) -> bool:
+    """Whether other axes than the product's own would part its tiles: its columns stay one axis, and where it is a sum
+    over windows (of several axes), so does each along which they slide."""
+    return factors[-1] != outer[-1] or len(group.nests[0].reduce_axes) > 1 and factors != outer
 
 
 def _sizes(nest: LoopNest) -> tuple:

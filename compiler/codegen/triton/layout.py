@@ -17,6 +17,10 @@
                   (rows.py)
     "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores
                   (product.py)
+    "windows"     a sum over windows that slide: tiles of YBLOCK columns x XBLOCK channels, for RBLOCK rows at once
+                  (windows.py)
+    "window gradients"  those of its weights: tiles of YBLOCK columns x XBLOCK channels, with a sum for each tap
+                  (window_gradients.py)
     "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (codegen/triton/tiles/softmax.py)
     "chain"       likewise, of chained products (codegen/triton/tiles/contraction.py)
 
@@ -92,9 +96,9 @@ class Layout:
 
     def plain(self) -> dict[str, Any]:
         out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
-        if self.kind in ("tiled", "product"):
+        if self.kind in ("tiled", "product", "windows", "window gradients"):
             out["yblock"] = self.yblock
-        if self.kind in ("persistent", "looped", "split", "rows", "product", "attention", "chain", "dropout attention"):
+        if self.kind not in ("pointwise", "tiled", "horizontal", "window gradients"):
             out["rblock"] = self.rblock
         if self.kind == "split" or self.split > 1:
             out["split"] = self.split
@@ -157,10 +161,10 @@ def plan_layout(
     target: GpuTarget,
     choices: Choices = Choices(),
     wide: bool | None = None,
-    product: Layout | None = None,
+    tiles: Layout | None = None,
 ) -> Layout:
-    """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). product: what the rules
-    say for a product.
+    """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). tiles: what the rules
+    say for a product or a sum over windows.
     """
     reduced = next((stage.axes for stage in kernel.stages if stage.axes), ())
     lay = (
@@ -169,7 +173,7 @@ def plan_layout(
         else (
             _horizontal(kernel, target)
             if is_horizontal(kernel)
-            else product
+            else tiles
             or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
         )
     )

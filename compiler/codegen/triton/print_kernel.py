@@ -5,9 +5,11 @@ from __future__ import annotations
 from ...lowering.ir import Kernel
 from ...lowering.templates import Contraction, DropoutAttention
 from ..cuda.product import print_tiles
-from .layout import Choices, GpuTarget, plan_layout
-from .printer import Printer, TritonSource, with_stored_values, without_locals
+from .layout import Choices, GpuTarget, Layout, plan_layout
+from .printer import Found, Printer, TritonSource, with_stored_values, without_locals
 from .product import find_product, product_layout
+from .window_gradients import find_window_gradients, window_gradients_layout
+from .windows import find_windows, windows_layout
 from .tiles.attention_with_dropout import DropoutAttentionPrinter
 from .tiles.contraction import ContractionPrinter
 from .tiles.plans import plan_tiles
@@ -41,8 +43,22 @@ def print_kernel(
     if choices.kind == "tiles":
         return print_tiles(kernel, target, choices, name or kernel.name)
     k = without_locals(kernel)
-    product = find_product(k) if choices.kind in (None, "product") else None
-    layout = plan_layout(k, target, choices, wide, product and product_layout(k, product, target.processors))
+    found, tiles = _tiles(k, target, choices.kind)
+    layout = plan_layout(k, target, choices, wide, tiles)
     if layout.kind == "split":
         k = with_stored_values(k)
-    return Printer(k, target, layout, name or kernel.name, exact, product, open_numbers).run()
+    return Printer(k, target, layout, name or kernel.name, exact, found, open_numbers).run()
+
+
+def _tiles(kernel: Kernel, target: GpuTarget, kind: str | None) -> tuple[Found | None, Layout | None]:
+    """What a kernel is as a whole (a product, a sum over windows), and its layout by the rules; `kind`: this alone."""
+    product = find_product(kernel) if kind in (None, "product") else None
+    if product is not None:
+        return product, product_layout(kernel, product, target.processors)
+    windows = find_windows(kernel) if kind in (None, "windows") else None
+    if windows is not None:
+        return windows, windows_layout(kernel, windows, target.processors)
+    gradients = find_window_gradients(kernel) if kind in (None, "window gradients") else None
+    if gradients is not None:
+        return gradients, window_gradients_layout(kernel, gradients)
+    return None, None

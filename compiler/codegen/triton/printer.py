@@ -49,8 +49,10 @@ from .rows import print_rows
 from .split import is_variance, print_split
 from ..guarded import stored
 from .values import NONE, Names, Tile, Values
+from .window_gradients import WindowGradients, print_window_gradients
+from .windows import Windows, print_windows
 
-__all__ = ["Printer", "header_of", "without_locals", "with_stored_values"]
+__all__ = ["Found", "Printer", "header_of", "without_locals", "with_stored_values"]
 
 HELPERS = {
     **prims.HELPERS,
@@ -175,6 +177,14 @@ def _used(body: list[str]) -> list[str]:
     return [line for line in body if line.partition(" = ")[0] not in unread]
 
 
+Found = Product | Windows | WindowGradients  # what a kernel is as a whole, recognised by its structure
+_PRINTED: dict[type, Callable[..., tuple[Function, str]]] = {
+    Product: print_product,
+    Windows: print_windows,
+    WindowGradients: print_window_gradients,
+}
+
+
 class Printer:
     """The loops of one kernel. What a template computes has a printer of its own, with these methods (tiles/),
     and perhaps helpers of its own.
@@ -189,10 +199,10 @@ class Printer:
         layout: Layout,
         name: str,
         exact: bool = False,
-        product: Product | None = None,
+        found: Found | None = None,
         open_numbers: bool = False,
     ):
-        self.k, self.target, self.lay, self.name, self.product = kernel, target, layout, name, product
+        self.k, self.target, self.lay, self.name, self.found = kernel, target, layout, name, found
         self.open = (
             opened
             if open_numbers and layout.kind in KINDS and not layout.wide and not own_sizes(kernel.sizes)
@@ -275,7 +285,7 @@ class Printer:
         return (
             print_split(self)
             if self.lay.kind == "split"
-            else [print_product(self, self.product) if self.product is not None else self._whole()]
+            else [self._whole() if self.found is None else _PRINTED[type(self.found)](self, self.found)]
         )
 
     def _function(

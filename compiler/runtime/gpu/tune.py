@@ -27,6 +27,8 @@ from ...codegen.triton.layout import Choices, GpuTarget, at_hints
 from ...codegen.triton.print_kernel import print_kernel
 from ...codegen.triton.printer import without_locals
 from ...codegen.triton.product import find_product
+from ...codegen.triton.window_gradients import window_gradients_choices
+from ...codegen.triton.windows import windows_choices
 from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel, numel
 from ...symbolic.expr import as_expr
@@ -270,6 +272,10 @@ def candidates(kernel: GeneratedKernel, target: GpuTarget) -> list[Choices]:
             ]
     elif kind == "product":
         out += product_choices(kernel.kernel, target, default)
+    elif kind == "windows":
+        out += windows_choices(default)
+    elif kind == "window gradients":
+        out += window_gradients_choices()
     elif kind in ("attention", "chain"):
         out += tile_choices(default)
     elif kind == "split":

@@ -61,7 +61,7 @@ def _apart(t):
 
 def _checked(ptrs, mask):
     """Lanes that are not masked lie in one of the job's tensors."""
-    mask = np.broadcast_to(mask.data, ptrs.data.shape)
+    mask = np.broadcast_to(mask.data.astype(bool), ptrs.data.shape)
     at = ptrs.data[mask].astype(np.uint64)
     size = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
     known = np.zeros(at.shape, bool)

@@ -1,5 +1,4 @@
-"""Gradients of depthwise convolutions as for a GPU: a convolution with the kernel turned, or loops of our own.
-Interpreted, against eager."""
+"""Depthwise convolutions as for a GPU: sums over windows that slide, and their gradients. Interpreted, against eager."""
 
 import pytest
 import torch
@@ -8,8 +7,11 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
+from tcompile.compiler.lowering.rules.products import depthwise  # noqa: E402
+
 from .as_gpu import as_gpu, check_as_gpu, train_as_gpu  # noqa: E402
-from .interpreter import run  # noqa: E402
+from .interpreter import SMALL, run  # noqa: E402
 
 aten = torch.ops.aten
 CHANNELS = 20
@@ -113,3 +115,96 @@ def test_a_large_image_is_not_collected_again_for_the_second_pass():
     collects = [k for k in backward.kernels if " // 2) *" in k.source.text or "// (2)" in k.source.text]
     texts = [f for k in collects for f in k.source.text.split("@triton.jit")[1:]]
     assert sum("masked_" in f for f in texts) == 1
+
+
+WINDOWS = {
+    "3x3": dict(image=(2, 20, 9, 11), kernel=(3, 3), padding=(1, 1)),
+    "5x5, stride": dict(image=(2, 72, 8, 7), kernel=(5, 5), padding=(2, 2), stride=(2, 2)),
+    "7x7": dict(image=(1, 33, 15, 14), kernel=(7, 7), padding=(3, 3)),
+    "no padding": dict(image=(2, 40, 6, 9), kernel=(2, 3)),
+    "a stride in one direction": dict(image=(3, 16, 7, 7), kernel=(3, 3), padding=(0, 1), stride=(2, 1)),
+    "a column": dict(image=(1, 24, 6, 1), kernel=(3, 1), padding=(1, 0)),
+    "windows side by side": dict(image=(2, 16, 12, 12), kernel=(2, 2), stride=(2, 2)),
+    "padding beyond the kernel": dict(image=(2, 16, 3, 4), kernel=(3, 3), padding=(3, 3)),
+    "two pixels": dict(image=(1, 32, 2, 1), kernel=(3, 3), padding=(1, 1)),
+}
+ONE = GpuTarget("cuda", 90, 32, 1)  # so small that a program makes all the rows that it may
+
+
+def windows(case, dtype=torch.bfloat16):
+    how = {"stride": (1, 1), "padding": (0, 0), **WINDOWS[case]}
+    x = image(*how["image"]).to(dtype)
+    w = torch.randn(x.shape[1], 1, *how["kernel"]).to(dtype)
+    return x, w, how["stride"], how["padding"]
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+@pytest.mark.parametrize("target", [ONE, SMALL], ids=["many rows", "few rows"])
+def test_windows(case, target):
+    """The convolution, its bias and what follows are one kernel."""
+    x, w, stride, padding = windows(case)
+    b = torch.randn(x.shape[1]).to(x.dtype)
+
+    def fn(x, w, b):
+        return F.hardswish(F.conv2d(x, w, b, stride, padding, groups=x.shape[1]))
+
+    g = as_gpu(fn, x, w, b, target=target)
+    assert [k.source.choices["shape"] for k in g.kernels].count("windows") == 1 and not calls(g)
+    (got,) = run(g, (x, w, b))
+    torch.testing.assert_close(got, fn(x.double(), w.double(), b.double()).to(x.dtype), rtol=1e-2, atol=1e-2)
+    assert got.stride() == fn(x, w, b).stride()
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_windows(case, dtype):
+    x, w, stride, padding = windows(case, dtype)
+    y = torch.randn_like(F.conv2d(x, w, None, stride, padding, groups=x.shape[1]))
+    rest = list(stride), list(padding), [1, 1], False, [0, 0], x.shape[1], [False, True, False]
+    g = as_gpu(lambda g, x, w: aten.convolution_backward(g, x, w, None, *rest)[1], y, x, w)
+    small = max(w.shape[2:]) <= 5
+    assert ("window gradients" in [k.source.choices["shape"] for k in g.kernels]) == small == (not calls(g))
+    if small:
+        (got,) = run(g, (y, x, w))
+        exact = aten.convolution_backward(y.double(), x.double(), w.double(), None, *rest)[1]
+        torch.testing.assert_close(got, exact.to(dtype), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("programs, parts", [(1, (1, 2)), (4, (2, 2)), (99, (6, 2))])
+def test_many_images_are_summed_in_parts(monkeypatch, programs, parts):
+    monkeypatch.setattr(depthwise, "PROGRAMS", programs)
+    x, w = image(6, 16, 8, 5).to(torch.bfloat16), torch.randn(16, 1, 3, 3).to(torch.bfloat16)
+    y = torch.randn_like(F.conv2d(x, w, padding=1, groups=16))
+    rest = [1, 1], [1, 1], [1, 1], False, [0, 0], 16, [False, True, False]
+    g = as_gpu(lambda g, x, w: aten.convolution_backward(g, x, w, None, *rest)[1], y, x, w)
+    (made,) = (k for k in g.kernels if k.source.choices["shape"] == "window gradients")
+    assert made.kernel.outer[0].size == parts[0] or parts[0] == 1
+    (got,) = run(g, (y, x, w))
+    exact = aten.convolution_backward(y.double(), x.double(), w.double(), None, *rest)[1]
+    torch.testing.assert_close(got, exact.to(torch.bfloat16), rtol=1e-2, atol=1e-2)
+
+
+def test_windows_are_not_cut_by_what_follows():
+    """Parts of an image as a batch (a window partition) are made of the result, in a kernel of their own."""
+
+    def fn(x, w):
+        y = F.conv2d(x, w, None, 1, 1, groups=16)
+        return y.view(2, 16, 2, 4, 2, 4).permute(0, 2, 4, 1, 3, 5).contiguous() * 2
+
+    x, w = image(2, 16, 8, 8).to(torch.bfloat16), torch.randn(16, 1, 3, 3).to(torch.bfloat16)
+    g = as_gpu(fn, x, w)
+    assert [k.source.choices["shape"] for k in g.kernels].count("windows") == 1
+    (got,) = run(g, (x, w))
+    torch.testing.assert_close(got, fn(x.double(), w.double()).to(x.dtype), rtol=1e-2, atol=1e-2)
+
+
+def test_other_numbers_and_layouts_are_left_to_the_library():
+    few = torch.randn(16, 1, 3, 3)
+    for x, w, dilation in (
+        (image(2, 16, 8, 8), few, 1),
+        (torch.randn(2, 16, 8, 8).half(), few.half(), 2),
+        (image(2, 16, 8, 8).half(), torch.randn(32, 1, 3, 3).half(), 1),
+        (image(2, 16, 1, 8).half(), few.half(), 1),
+    ):
+        g = as_gpu(lambda x, w: F.conv2d(x, w, None, 1, 1, dilation, groups=16), x, w)
+        assert calls(g) == [("aten::convolution", None)]

@@ -9,13 +9,20 @@ from typing import Any, Sequence
 import torch
 
 from ....symbolic.expr import as_expr
-from ...ir import prim
+from ...ir import Value, prim, round_to
 from ...context import Lowering
 from ...rule_table import rule
 from ...buffer_strides import same_strides, strides_of
 from ...promote import operand
 from ...ref import Ref, axis, contiguous_strides, is_one, numel, ref_of_buffer, remap, same, strided
-from .depthwise import image_gradient, image_gradient_fits
+from .depthwise import (
+    convolution_fits,
+    convolved,
+    image_gradient,
+    image_gradient_fits,
+    weight_gradient,
+    weight_gradient_fits,
+)
 from .products import LEAST, in_memory, worth_it
 
 __all__: list[str] = []
@@ -133,6 +140,9 @@ def convolution(
 ) -> Any:
     args = (x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
     meta = lo.meta()
+    if convolution_fits(lo, x, w, stride, padding, dilation, transposed, groups):
+        value = _with_bias(convolved(lo, x, w, stride, padding), bias)
+        return lo.pointwise(round_to(value, meta.dtype))
     if x.ndim != w.ndim or not _is_product(w, stride, padding, transposed, groups) or not _worth(lo, meta, x, w):
         return lo.extern(node, args, {}, "convolution")
     image, weight = _image(lo, x), in_memory(lo, w)
@@ -141,8 +151,14 @@ def convolution(
     out = _to_pixels(lo, weight, image, 0, strides_of(meta), bias is not None, "_product" if bias is not None else "")
     if bias is None:
         return out
+    return lo.pointwise(_with_bias(out, bias))
+
+
+def _with_bias(out: Ref, bias: Ref | None) -> Value:
+    if bias is None:
+        return out.value
     b = remap(bias, out.shape, {0: axis(out.shape, 1)})
-    return lo.pointwise(prim("add", out.value, operand(b, torch.float32)))
+    return prim("add", out.value, operand(b, torch.float32))
 
 
 @rule("aten.convolution_backward.default")
@@ -165,6 +181,9 @@ def convolution_backward(
     alone = list(mask) == [True, False, False] and not transposed
     if alone and image_gradient_fits(lo, g, w, stride, padding, dilation, groups):
         return image_gradient(lo, g, w, stride, padding), None, None
+    if list(mask) == [False, True, False] and not transposed:
+        if weight_gradient_fits(lo, g, x, w, stride, padding, dilation, groups):
+            return None, weight_gradient(lo, g, x, w, stride, padding), None
     if (
         x.ndim != w.ndim
         or mask[2]
