@@ -8,10 +8,12 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ..errors import CacheFileError, ExportError
+from ..native import native
 from ..runtime.plan_parts import (
     ARG_LIST,
     ARG_OBJECT,
     ARG_TUPLE,
+    C_FUNCTIONS,
     DTYPE_CODES,
     OUT_CALL,
     STEP_CALL,
@@ -20,6 +22,7 @@ from ..runtime.plan_parts import (
     STEP_PRODUCT,
     STEP_TORCH,
     PlanParts,
+    c_function,
 )
 from .value_json import decode, decode_expr, encode, encode_expr
 
@@ -45,8 +48,10 @@ class _Encoder:
         left out; `keep`: puts a tensor among the package's, and gives its number."""
         self.own, self.keep = own, keep
         self.operators: dict[tuple[str, str], int] = {}
+        self.device = "cpu"
 
     def plan(self, parts: PlanParts) -> dict[str, Any]:
+        self.device = "cpu" if parts.device < 0 else "cuda"
         steps = [self.step(step) for step in parts.steps if not self.idle(step)]
         outputs = [[kind, self.call(what) if kind == OUT_CALL else what] for kind, what in parts.outputs]
         return {
@@ -72,7 +77,9 @@ class _Encoder:
             kind, which, slots, beta, alpha, call, gemm, _ = s
             return [kind, which, list(slots), beta, alpha, self.call(call), list(gemm)]
         if s[0] == STEP_TORCH:
-            return [STEP_CALL, self.call(s[4])]
+            kind, _, words, reals, call = s
+            name = c_function(call[0], self.device)
+            return [kind, name, [list(word) for word in words], list(reals), self.call(call)]
         if s[0] == STEP_CALL:
             return [STEP_CALL, self.call(s[1])]
         return [list(x) if isinstance(x, tuple) else x for x in s]
@@ -136,6 +143,12 @@ class _Decoder:
         if s[0] == STEP_PRODUCT:
             kind, which, slots, beta, alpha, call, gemm = s
             return kind, which, tuple(slots), beta, alpha, self.call(call), tuple(gemm), ()
+        if s[0] == STEP_TORCH:
+            kind, name, words, reals, call = s
+            address = native.torch_function(name) if name.startswith(C_FUNCTIONS) else 0
+            if not address:  # this torch exports no such function: its operator is called
+                return STEP_CALL, self.call(call)
+            return kind, address, tuple(map(tuple, words)), tuple(reals), self.call(call)
         return (s[0], self.call(s[1])) if s[0] == STEP_CALL else tuple(s)
 
     def call(self, c: list) -> tuple:

@@ -352,7 +352,11 @@ static int run_torch(Frame *f, const Step *st)
     }
     for (int i = 0; i < c->n_reals; i++)
         memcpy(&reals[i], &f->value[c->reals[i]], sizeof *reals);
-    if (UNLIKELY(call_function(c->function, words, reals)))
+    PyThreadState *saved = f->p->device < 0 ? PyEval_SaveThread() : NULL; /* (a GPU's functions launch, and return) */
+    int failed = call_function(c->function, words, reals);
+    if (saved)
+        PyEval_RestoreThread(saved);
+    if (UNLIKELY(failed))
         return run_call(f, st->call); /* as with products: it raises what torch raised, or succeeds in a second try */
     int rc = 0;
     for (int i = 0; i < st->call->n_outs; i++) {

@@ -12,7 +12,7 @@ from ..native import native
 from ..symbolic.expr import Expr
 from ..symbolic.stack_code import stack_code
 
-__all__ = ["PlanParts", "native_program", "DTYPE_CODES"]
+__all__ = ["PlanParts", "native_program", "c_function", "C_FUNCTIONS", "DTYPE_CODES"]
 
 # c10::ScalarType
 DTYPE_CODES: dict[torch.dtype, int] = {
@@ -45,6 +45,13 @@ OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
 ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
 WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER = range(8)
 SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
+
+C_FUNCTIONS = "aoti_torch_"  # how the names begin of what libtorch exports for code that is compiled ahead of time
+
+
+def c_function(op: Any, device: str) -> str:
+    """The name of torch's C function for an operator (torch_calls.py)."""
+    return f"{C_FUNCTIONS}{device}_{str(op).removeprefix('aten.').removesuffix('.default')}"
 
 
 @dataclass

@@ -21,6 +21,7 @@ from ..lowering.ir import Buffer
 from ..lowering.lowered import Extern
 from ..native import native
 from ..symbolic.expr import Expr, as_expr
+from .plan_parts import c_function
 
 __all__ = ["TorchCall", "torch_call", "numbers_of"]
 
@@ -34,12 +35,13 @@ FORMS = {
     "max_pool2d_with_indices_backward": "T T I I I I b T > T",
     "_scaled_dot_product_flash_attention": "T T T f b b f? > T T T T i i T T T",
     "_scaled_dot_product_flash_attention_backward": "T T T T T T T T i i f b T T f? > T T T",
+    "_scaled_dot_product_flash_attention_for_cpu": "T T T f b T? f? > T T",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "T T T T T T f b T? f? > T T T",
     "_scaled_dot_product_efficient_attention": "T T T T? b f b f? > T T T T",
     "_scaled_dot_product_efficient_attention_backward": "T T T T T T T T T f B b f? > T T T T",
     "_scaled_dot_product_cudnn_attention": "T T T T? b f b b f? > T T T T i i T T T",
     "_scaled_dot_product_cudnn_attention_backward": "T T T T T T T T T T T i i f b f? > T T T",
 }
-DEVICES = {"cuda"}  # a CPU's kernels take longer than Python around them, and run without the interpreter's lock
 _KINDS = {"Tensor": "T", "int": "i", "bool": "b", "float": "f", "List[int]": "I", "List[bool]": "B"}
 
 
@@ -72,13 +74,12 @@ def torch_call(step: Extern, device: str) -> TorchCall | None:
     if (
         name not in FORMS
         or step.out_variant is not None
-        or device not in DEVICES
         or sys.platform != "linux"
         or platform.machine() not in ("x86_64", "aarch64")
         or FORMS[name] != form_of(schema)
     ):
         return None
-    address = native.torch_function(f"aoti_torch_{device}_{name}")
+    address = native.torch_function(c_function(step.op, device))
     kinds, _, results = (part.split() for part in FORMS[name].partition(">"))
     given = {arg.name: arg.default_value for arg in schema.arguments} | step.kwargs
     given.update(zip(given, step.args))

@@ -15,6 +15,8 @@ import torch
 import torch.nn as nn
 from tcompile import CacheFileError, ExportError
 from tcompile.compiler.export import load_package as loading
+from tcompile.compiler.export import package_plan
+from tcompile.compiler.runtime import plan_parts
 
 from .packaged import PROGRAMS, leaves, mlp
 
@@ -247,6 +249,22 @@ class TestFiles:
         loaded(*p.args())
         assert loaded.state["seen"].abs().sum() > 0
         assert (tmp_path / "p" / "weights.bin").read_bytes() == before
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_operators_are_called_by_torchs_c_functions(self, there, tmp_path, monkeypatch):
+        """Where this torch exports none of that name, the operator is called."""
+        p, native, asked = PROGRAMS["library attention"], package_plan.native, []
+        find = native.torch_function
+        net, args = p.make(), p.args()
+        tcompile.export(net, args).package(tmp_path / "p", options=p.options)
+        plan = json.loads((tmp_path / "p" / "manifest.json").read_text())["plan"]
+        assert plan_parts.STEP_TORCH in [step[0] for step in plan["steps"]]
+        assert plan_parts.STEP_CALL not in [step[0] for step in plan["steps"]]
+        monkeypatch.setattr(native, "torch_function", lambda name: (asked.append(name), find(name) * there)[1])
+        loaded = tcompile.load_package(tmp_path / "p", trusted=True)
+        assert asked == ["aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu"]
+        with torch.no_grad():
+            same(loaded(*args), net(*args))
 
     def test_the_numbers_of_its_format(self):
         """A plan's numbers are in files: a change of them is another format (FORMAT in package.py)."""

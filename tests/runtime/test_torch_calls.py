@@ -1,6 +1,4 @@
-"""Operators that plans call by torch's C functions. A CPU's functions have the same form as a GPU's; plans use them
-here though they gain nothing there.
-"""
+"""Operators that plans call by torch's C functions. A CPU's functions have the same form as a GPU's."""
 
 import gc
 import resource
@@ -37,7 +35,6 @@ def on_cpu(monkeypatch):
         return c
 
     given = torch_calls.torch_call
-    monkeypatch.setattr(torch_calls, "DEVICES", {"cpu", "cuda"})
     monkeypatch.setattr(native_program, "torch_call", noted)
     return taken
 

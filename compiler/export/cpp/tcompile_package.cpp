@@ -491,9 +491,9 @@ void read_plan(const Json& plan, PackageData& p) {
       made.kernel = kernels.at(s[1].text);
       made.slots = ints(s[2]);
       made.sizes = ints(s[3]);
-    } else if (made.kind == STEP_PRODUCT) { /* a call like any other, here */
+    } else if (made.kind == STEP_PRODUCT || made.kind == STEP_TORCH) { /* calls like any other, here */
+      made.call = call(s[made.kind == STEP_PRODUCT ? 5 : 4]);
       made.kind = STEP_CALL;
-      made.call = call(s[5]);
     } else if (made.kind == STEP_CALL) {
       made.call = call(s[1]);
     } else if (s.size() > 1) {
