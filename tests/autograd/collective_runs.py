@@ -190,6 +190,11 @@ def of_other_groups(x):
     return y + z + out * size + dist.get_rank(GROUPS["own"])
 
 
+def asked_groups(x):
+    group = GROUPS["both"]
+    return x * group.rank() + group.size() + dist.get_group_rank(group, 1) + dist.get_global_rank(group, group_rank=1)
+
+
 def rank_and_size(x):
     return x * dist.get_rank() + dist.get_world_size()
 
@@ -453,6 +458,7 @@ ONE_GRAPH = (
             all_to_all_of_lists,
             asked_handles,
             of_other_groups,
+            asked_groups,
             rank_and_size,
             functional_ones,
             own_functions,
@@ -493,7 +499,19 @@ def with_words(wrap: Callable) -> list[list]:
     return [[g(given(k))] for k in range(CALLS)]
 
 
-CASES = (*ONE_GRAPH, with_words, *([whole_matrices] if hasattr(torch.optim, "Muon") else []))
+def operations_that_change(wrap: Callable) -> list[list]:
+    """The operation is an argument."""
+
+    def f(x, op):
+        y = x * 2
+        dist.all_reduce(y, op=op)
+        return y
+
+    g, ops = wrap(f), dist.ReduceOp
+    return [[g(given(k), op)] for k, op in enumerate((ops.SUM, ops.MAX, ops.SUM, ops.MIN))]
+
+
+CASES = (*ONE_GRAPH, operations_that_change, with_words, *([whole_matrices] if hasattr(torch.optim, "Muon") else []))
 
 
 def compare(case: Callable, device: torch.device) -> dict[str, Any]:

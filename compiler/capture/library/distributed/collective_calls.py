@@ -13,7 +13,7 @@ import torch
 
 from ....guards import source as S
 from ...kinds import attributes
-from ...kinds.callables import python_function
+from ...kinds.callables import FUNCTIONS, python_function
 from ...kinds.objects.class_attributes import read_class
 from ...kinds.parameters import interpret
 from ...machine.signals import Break
@@ -83,11 +83,14 @@ def _known(machine: Machine, group: Any) -> Any:
 
 
 @python_function(
-    *((_C10D, name) for name in ("get_rank", "get_world_size", "get_process_group_ranks", "get_backend")),
+    *((_C10D, f"get_{name}") for name in ("rank", "world_size", "process_group_ranks", "backend")),
+    *((_C10D, f"get_{name}_rank") for name in ("global", "group")),
     wants_function=True,
 )
-def place_in_group(machine: Machine, fn: Any, group: Any = None) -> Any:
-    found = machine.native(fn, _known(machine, group))
+def place_in_group(machine: Machine, fn: Any, group: Any = None, *ranks: Any, **named: Any) -> Any:
+    found = machine.native(
+        fn, _known(machine, group), *map(machine.plain, ranks), **{k: machine.plain(v) for k, v in named.items()}
+    )
     return machine.world.create(found) if type(found) is list else found
 
 
@@ -111,15 +114,25 @@ def _refuse_write(machine: Machine, cls: Any, name: str, value: Any) -> None:
     raise Break("mutation", f"`{name}` of torch.distributed.{cls.__name__} is set")
 
 
+def _asked(fn: Any) -> Any:
+    return lambda machine, group: machine.native(fn, _known(machine, group))
+
+
 if torch.distributed.is_available():
+    for _fn in (torch.distributed.ProcessGroup.rank, torch.distributed.ProcessGroup.size):
+        FUNCTIONS[_fn] = _asked(_fn)
     attributes.TENSORS[type(torch.distributed.ReduceOp)] = attributes.Access(_read_operations, _refuse_write, None)
 
 
-def _operation(op: Any) -> str:
+def _operation(machine: Machine, op: Any) -> str:
     import torch.distributed._functional_collectives as functional
 
+    op = machine.plain(op)
     if isinstance(op, str):
         return op.lower()
+    source = machine.world.source_of(op)
+    if source is not None:
+        machine.world.guard(source, "WEAK_ID", op, "the operation by which processes combine tensors")
     name = functional.REDUCE_OP_TO_STR.get(op)
     if name is None:
         raise Break("c_call", _BY_NAME)
@@ -205,7 +218,7 @@ def _sum() -> Any:
 @python_function((_C10D, "all_reduce"))
 def all_reduce(machine: Machine, tensor: Any, op: Any = None, group: Any = None, async_op: Any = False) -> Any:
     name, _ = _group(machine, group)
-    operation = _operation(_sum() if op is None else op)
+    operation = _operation(machine, _sum() if op is None else op)
     return _exchange(machine, _ops.all_reduce.default, [tensor, operation, name], tensor, async_op)
 
 
@@ -244,7 +257,7 @@ def reduce_scatter_tensor(
 ) -> Any:
     name, size = _group(machine, group)
     flat = machine.call(machine.getattr(input, "reshape"), [-1])
-    operation = _operation(_sum() if op is None else op)
+    operation = _operation(machine, _sum() if op is None else op)
     return _exchange(machine, _ops.reduce_scatter_tensor.default, [flat, operation, size, name], output, async_op)
 
 
@@ -306,7 +319,7 @@ def wait_tensor(machine: Machine, tensor: Any) -> Any:
 @python_function((_FUNCTIONAL, "all_reduce"))
 def functional_all_reduce(machine: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> Any:
     name, _ = _group(machine, group, tag)
-    return _waited(machine, _ops.all_reduce.default, [self, _operation(reduceOp), name])
+    return _waited(machine, _ops.all_reduce.default, [self, _operation(machine, reduceOp), name])
 
 
 @python_function((_FUNCTIONAL, "broadcast"))
@@ -329,7 +342,7 @@ def functional_reduce_scatter(
     name, size = _group(machine, group, tag)
     if dim := machine.plain(scatter_dim):
         self = interpret(machine, scattered, [self, dim, size], {})
-    return _waited(machine, _ops.reduce_scatter_tensor.default, [self, _operation(reduceOp), size, name])
+    return _waited(machine, _ops.reduce_scatter_tensor.default, [self, _operation(machine, reduceOp), size, name])
 
 
 def scattered(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
