@@ -601,3 +601,14 @@ def test_custom_functions_of_wrappers_have_a_history(make):
 
 class Logged(torch.Tensor):
     pass
+
+
+def test_whether_a_wrapper_is_a_view():
+    """A graph's results are put together of inner tensors, and are no views: they were told to have no base."""
+
+    def f(x):
+        v = x[1:]
+        return v, v._base is x, v._is_view(), x._is_view()
+
+    for x in (two(4, 3), two(5, 3)[1:]):
+        assert tcompile.compile(f)(x)[1:] == f(x)[1:]

@@ -21,7 +21,7 @@ from ..kinds.callables import FUNCTIONS, PYTHON_FUNCTIONS, python_function
 from ..machine.generators import natively
 from ..kinds.inline_policy import is_leaf_function, is_of_torch, is_trusted_module
 from ..kinds.lookups import MISSING, class_attribute
-from ..machine.signals import Break, Raised
+from ..machine.signals import Break, Plainly, Raised
 from ..library.bodies import inside_transforms
 from .jagged_values import holds_nested, jagged_attribute, operate_jagged
 from .tensor_calls import METADATA_METHODS, METHODS, call_method
@@ -61,8 +61,9 @@ _LIFE = frozenset(
 )
 _EMPTY = torch.empty(0)
 # What depends on which object it is, or on its history: the stand-in's plain tensor cannot tell.
-_OF_THE_OBJECT = frozenset(
-    """grad _grad is_leaf grad_fn retains_grad _version _base _backward_hooks _cdata output_nr data_ptr requires_grad_
+_VIEWS = frozenset(("_base", "_is_view"))
+_OF_THE_OBJECT = _VIEWS | frozenset(
+    """grad _grad is_leaf grad_fn retains_grad _version _backward_hooks _cdata output_nr data_ptr requires_grad_
     register_hook retain_grad backward __deepcopy__ __reduce_ex__ __repr__ __format__""".split()
 )
 
@@ -389,7 +390,10 @@ def _of_the_object(machine: Machine, name: str, asks: bool, args: list, kwargs: 
         return found
     if name == "backward" and not asks and is_of_wrapper(args[0], finished=True):
         return machine.call(torch.autograd.backward, args, kwargs)
-    raise Break("tensor_attribute", f"{name} of a tensor of class {machine.world.type_of(args[0]).__name__} is used")
+    said = f"{name} of a tensor of class {machine.world.type_of(args[0]).__name__} is used"
+    if name in _VIEWS and is_of_wrapper(args[0]):  # what a graph gives is put together of its inner tensors
+        raise Plainly("tensor_attribute", said)
+    raise Break("tensor_attribute", said)
 
 
 def _plainly(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
