@@ -32,7 +32,7 @@ from ..errors import ExportError
 from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.meta.core import TensorMeta
 from ..graph.tensor import from_meta
-from ..ops import philox
+from ..ops import lstm, philox
 from ..runtime.native_program import NotInC, ProgramBuilder, detached_view
 from ..runtime.plan_parts import DTYPE_CODES
 from ..symbolic.env import INT_LIMIT, ShapeEnv
@@ -55,6 +55,7 @@ _OWN: dict[Any, Any] = {
     detached_view: "view",
     torch.autograd.graph.increment_version: "count",
     philox.STATE: "draw",
+    lstm.OURS: lstm.TORCHS,  # (a package has no backward: the argument that says whether there is one is left out)
 }
 
 

@@ -86,6 +86,9 @@ class _Encoder:
 
     def call(self, c: tuple) -> list:
         function, args, names, outs, single = c
+        instead = self.own.get(function)
+        if isinstance(instead, torch._ops.OpOverload):
+            args = args[: len(instead._schema.arguments)]
         return [self.operator(function), [self.argument(arg) for arg in args], list(names), list(outs), int(single)]
 
     def operator(self, f: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import torch
 
-__all__ = ["INSTEAD"]
+__all__ = ["INSTEAD", "OURS", "TORCHS"]
 
 _layer = torch.ops.aten.mkldnn_rnn_layer.default
 _ours = torch.library.Library("tcompile", "FRAGMENT")
@@ -26,8 +26,11 @@ def _rnn_layer(*args: Any) -> tuple:
 _ours.impl("rnn_layer", _rnn_layer, "CPU")
 
 
+OURS, TORCHS = torch.ops.tcompile.rnn_layer.default, _layer
+
+
 def _recorded(*args: Any) -> tuple:
-    return torch.ops.tcompile.rnn_layer.default(*args, torch._C.is_grad_enabled())
+    return OURS(*args, torch._C.is_grad_enabled())
 
 
 # operator -> function of the same arguments and results, on other operators

@@ -106,6 +106,7 @@ PROGRAMS: dict[str, Program] = {
     "library products": Program(
         mlp, lambda: (rows(5, 16),), lambda: [(rows(9, 16),)], {"input": [0]}, {"cpu_products": "library"}
     ),
+    "recurrent": Program(lambda: nn.LSTM(4, 5, 2), lambda: (rows(3, 2, 4),), lambda: [(rows(3, 2, 4),)]),
     "convolutions": Program(convolutions, lambda: (rows(2, 3, 8, 8),), lambda: [(rows(4, 3, 8, 8),)], {"input": [0]}),
     "attention": Program(Attention, lambda: (rows(2, 6, 16),), lambda: [(rows(2, 9, 16),)], {"x": [1]}),
     "library attention": Program(
