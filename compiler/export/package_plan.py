@@ -148,7 +148,7 @@ class _Decoder:
             return kind, which, tuple(slots), beta, alpha, self.call(call), tuple(gemm), ()
         if s[0] == STEP_TORCH:
             kind, name, words, reals, call = s
-            address = native.torch_function(name) if name.startswith(C_FUNCTIONS) else 0
+            address = native.torch_function(name) if native is not None and name.startswith(C_FUNCTIONS) else 0
             if not address:  # this torch exports no such function: its operator is called
                 return STEP_CALL, self.call(call)
             return kind, address, tuple(map(tuple, words)), tuple(reals), self.call(call)
