@@ -33,6 +33,7 @@ from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.meta.core import TensorMeta
 from ..graph.tensor import from_meta
 from ..ops import lstm, philox
+from ..runtime.cpu_kernels import native_ready
 from ..runtime.native_program import NotInC, ProgramBuilder, detached_view
 from ..runtime.plan_parts import DTYPE_CODES
 from ..symbolic.env import INT_LIMIT, ShapeEnv
@@ -193,6 +194,7 @@ def _contiguous(shape: tuple) -> tuple:
 
 
 def _plan_of(generated: Generated, opts: Options) -> Any:
+    native_ready()  # (torch's C functions are found from then on)
     builder = _Builder(generated, {kernel.name: kernel.name for kernel in generated.kernels}, opts)
     try:
         return builder.parts()[0]
