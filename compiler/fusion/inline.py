@@ -13,7 +13,7 @@ from typing import Any, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, Value, has_op, is_plain_load, load, loads, walk
 from ..lowering.lowered import LoweredStep, View
-from ..lowering.rewrite import Rewriter, positions, value_at
+from ..lowering.rewrite import Rewriter, positions, still_checked, value_at
 from ..ops.raising import may_raise
 from ..symbolic.expr import Expr, as_expr, integer
 from .value_cost import Costs, reads_rows
@@ -330,7 +330,7 @@ def _with_inlined(nest: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding
         if producer is None:
             return None
         origins.extend(producer.origins)
-        return value_at(producer, expr, ranges)
+        return still_checked(value_at(producer, expr, ranges), expr.symbol_names())
 
     value = Rewriter(on_load=on_load, drop_rounding=drop_rounding)(nest.value)
     if value is nest.value:

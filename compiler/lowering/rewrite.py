@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -14,16 +14,20 @@ from .ir import (
     Value,
     cast,
     check_index,
+    const,
+    has_op,
     indirect_symbol,
     indirect_values,
     index,
+    is_const,
     load,
     make,
     prim,
+    symbols_of,
     walk,
 )
 
-__all__ = ["Rewriter", "mapped", "positions", "tidy", "value_at", "with_operands"]
+__all__ = ["Rewriter", "mapped", "positions", "still_checked", "tidy", "value_at", "with_operands"]
 
 
 def tidy(expr: Expr, ranges: Mapping[str, tuple]) -> Expr:
@@ -180,6 +184,17 @@ def with_operands(value: Value, args: tuple[Value, ...]) -> Value:
     if value.op in ("load", "index") or all(arg is y for arg, y in zip(args, value.args)):
         return value
     return make(value.op, value.dtype, args, value.attr)
+
+
+def still_checked(value: Value, asked: Iterable[str]) -> Value:
+    """A value with the checks of the positions that were asked for, where it is the same at all of them: of a dimension
+    of size 1, one that is expanded, a constant."""
+    known = indirect_values()
+    checked = {name for name in asked if name in known and has_op([known[name]], "check_index")}
+    for name in sorted(checked - symbols_of([value]) if checked else ()):
+        right = prim("ge", known[name], const(0, torch.int64))
+        value = prim("where", right, value, const(int(is_const(value, 0)), value.dtype))  # (of two equal ones is none)
+    return value
 
 
 def value_at(nest: LoopNest, expr: Expr, ranges: Mapping[str, tuple]) -> Value:

@@ -65,3 +65,25 @@ def test_one_position_for_all_lanes(simd):
         bad[-1] = wrong
         with pytest.raises(IndexError):
             g(x, y, bad, i)
+
+
+TARGETS = torch.tensor([0, 5, 1, 1])
+READS_OF_CONSTANTS = {
+    "index": lambda x, t: (torch.zeros(4, 5) + 1)[torch.arange(4), t],
+    "gather": lambda x, t: (torch.ones_like(x) / 3).gather(1, t[:, None]),
+    "the same in a row": lambda x, t: x[:, :1].exp().expand(4, 5).gather(1, t[:, None]) + 1,
+    "loss of equal classes": lambda x, t: torch.nn.functional.cross_entropy(torch.zeros_like(x), t),
+}
+
+
+@pytest.mark.parametrize("name", READS_OF_CONSTANTS)
+def test_positions_are_checked_where_every_element_is_the_same(name):
+    """A producer that is moved into its reader may not depend on the position."""
+    program, x = READS_OF_CONSTANTS[name], torch.randn(4, 5)
+    for targets in (TARGETS % 5, TARGETS):
+        compiled = tcompile.compile(program, fullgraph=True)
+        if targets is TARGETS:
+            with pytest.raises((IndexError, RuntimeError), match="out of"):
+                compiled(x, targets)
+        else:
+            torch.testing.assert_close(compiled(x, targets), program(x, targets))

@@ -10,8 +10,9 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ...symbolic.simplify import bounds
-from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, is_const, prim, symbols_of
+from ..ir import Value, cast, check_index, const, index, indirect_symbol, prim
 from ..context import Lowering
+from ..rewrite import still_checked
 from ..rule_table import NoRule, rule
 from ..ref import Ref, dim_symbol, is_empty, is_one, ranges_of, remap
 
@@ -59,14 +60,8 @@ def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
     """x at the given positions. A position is checked even where it leaves nothing to choose: in a dimension of size 1,
     or one that is expanded.
     """
-    value = remap(x, shape, of_dim).value
     asked = set().union(*(e.symbol_names() for e in of_dim.values() if isinstance(e, Expr)))
-    for name in sorted(asked - symbols_of([value])):
-        if name not in indirect_values():
-            continue
-        right = prim("ge", indirect_values()[name], const(0, torch.int64))
-        value = prim("where", right, value, const(int(is_const(value, 0)), value.dtype))  # (of two equal ones is none)
-    return value
+    return still_checked(remap(x, shape, of_dim).value, asked)
 
 
 @rule("aten.index_select.default")
