@@ -4,17 +4,20 @@ own.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.utils._pytree as pytree
+from torch.utils.checkpoint import noop_context_fn
 
 from ...guards import source as S
 from ...graph.higher_order import CheckpointCall, CondCall, ScanCall, Template, WhileLoopCall
 from ..kinds import operators
 from .autograd_functions import own_results
-from .bodies import Body, Purity, capture_body, leaves_of, no_grad, record_call, stand_in
+from .bodies import Body, Purity, capture_body, leaves_of, no_grad, plain_leaves_of, record_call, stand_in
 from ..kinds.callables import python_function
+from .context_managers import NoContext
 from .functional_transforms import vmap_
 from .operator_warnings import warn_of_checkpoint
 from ..machine.signals import Break
@@ -25,6 +28,24 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 __all__: list[str] = []
+
+
+@python_function(("torch.utils.checkpoint", "create_selective_checkpoint_contexts"))
+def selective_contexts_(machine: Machine, policy: Any, *args: Any, **kwargs: Any) -> tuple:
+    """What they save and compute again is for the partition to say: they change no values."""
+    return machine.world.create(NoContext()), machine.world.create(NoContext())
+
+
+def _refuse_contexts(machine: Machine, context_fn: Any, use_reentrant: Any) -> None:
+    """A checkpoint's contexts may change what is computed inside of them, unless they are known to do nothing."""
+    if context_fn is None or context_fn is noop_context_fn:
+        return
+    contexts = None if use_reentrant else machine.deep_plain(machine.call(context_fn, []))
+    if type(contexts) not in (tuple, list) or len(contexts) != 2 or any(type(c) not in _IDLE for c in contexts):
+        raise Break("higher_order", "a checkpoint's context_fn gives contexts that may change what is computed")
+
+
+_IDLE = (NoContext, contextlib.nullcontext)
 
 
 def _needs_grad(values: Any) -> bool:
@@ -51,6 +72,7 @@ def checkpoint_(
     if use_reentrant is None:
         warn_of_checkpoint(machine)
         use_reentrant = True
+    _refuse_contexts(machine, context_fn, use_reentrant)
     if use_reentrant and kwargs:
         raise Break("higher_order", "a reentrant checkpoint is given keywords", "pass use_reentrant=False")
     if use_reentrant and not any(isinstance(arg, TraceTensor) and arg.requires_grad for arg in args):
@@ -128,7 +150,7 @@ def cond_(machine: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: An
 def _record_cond(machine: Machine, call: CondCall, pred: TraceTensor, lifted: list, bodies: list[Body]) -> tuple:
     """The node; its results have the metadata of the branches', and need a gradient where either does."""
     results = []
-    for a, b in zip(*[leaves_of(body.result) for body in bodies]):
+    for a, b in zip(*[plain_leaves_of(body.result) for body in bodies]):
         results.append(stand_in_result(machine, a, a.requires_grad or b.requires_grad))
     node = machine.graph.graph.call_function(call, (machine.graph.arg(pred), *lifted))
     return machine.graph.made(node, tuple(results))
@@ -221,7 +243,7 @@ def while_loop_(machine: Machine, cond_fn: Any, body_fn: Any, carried_inputs: An
     flag = leaves_of(bodies[0].result)
     if len(flag) != 1 or flag[0].numel() != 1:
         raise Break("higher_order", "the condition of torch.while_loop is not a tensor of one element")
-    out = leaves_of(bodies[1].result)
+    out = plain_leaves_of(bodies[1].result)
     if len(out) != len(tensors) or any(
         a.shape != tensor.shape or a.dtype != tensor.dtype for a, tensor in zip(out, tensors)
     ):
@@ -276,7 +298,7 @@ def _scan(
         stand_in(machine, sequence, drop_dim=0) for sequence in sequences
     ]
     body = capture_body(machine, name, inside, lambda: fn(inside[: len(carried)], inside[len(carried) :]))
-    out = leaves_of(body.result)
+    out = plain_leaves_of(body.result)
     n_results_of(body.result)
     for a, b in zip(out, carried):
         if a.shape != b.shape or a.dtype != b.dtype:
@@ -390,7 +412,7 @@ def _slab_combiner(
         inside,
         lambda: machine.call(combine_fn, [template.fill(inside[:k]), template.fill(inside[k:])]),
     )
-    out = leaves_of(body.result)
+    out = plain_leaves_of(body.result)
     if len(out) != k or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(out, inside)):
         raise Break("higher_order", "the body of associative_scan changes the shape or dtype of what it combines")
     names = [
