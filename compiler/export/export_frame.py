@@ -23,6 +23,7 @@ from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.weak import present
 from ..marks import dynamic_dims
+from ..ops.conjugates import has_bits
 from ..symbolic.expr import as_expr
 from ..base.quoting import identifier
 from ..runtime.dispatch import Dispatcher, disabled
@@ -413,6 +414,11 @@ class _Builder:
                     ["argument", self.path(source)]
                     if self.is_argument(source)
                     else ["state", self.add_state(real, source)]
+                )
+            if has_bits(value):
+                raise ExportError(
+                    f"{self.name} returns a conjugate or negative view, which a file does not hold: call"
+                    " .resolve_conj() or .resolve_neg() on it"
                 )
             return [
                 "output",

@@ -19,6 +19,7 @@ from ..symbolic.places import coincide
 from .aten import AtenGraph, GraphOutput, OwnWrite
 from ..base.fx_nodes import is_call
 from ..base.fx_modules import call_node
+from ..ops import conjugates
 from ..ops.closed_set import gives_views
 from ..ops.functional_forms import Form, form_of, functional_form, may_be_left_out, sharing, spread, spread_names
 from .history import BACKWARD, backward_module
@@ -182,6 +183,8 @@ class Functionalizer:
             op, args = _one_of_list(step)
         if op is aten.view.default:
             return self._reshape(parent, step.meta)
+        if op in conjugates.OPERATORS:
+            return self._with_bit(op, parent)
         if op is aten.as_strided.default:
             return self._as_strided(step, parent)
         return self.call(op, (parent, *args), step.kwargs, step.meta)
@@ -206,6 +209,13 @@ class Functionalizer:
             stride = views_meta.view_strides(m.shape, m.stride, meta.shape)
         val = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
         return self.call(aten.view.default, (x, list(meta.shape)), {}, val)
+
+    def _with_bit(self, op: Any, x: torch.fx.Node) -> torch.fx.Node:
+        """The value of a conjugate or negative view of a value."""
+        computed = conjugates.OPERATORS[op]
+        if x.target is computed:
+            return x.args[0]
+        return self.call(computed, (x,), {}, op_info(computed).rule(x.meta["val"]))
 
     # ---- recording
     def record(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
@@ -276,6 +286,8 @@ class Functionalizer:
             op, rest = aten.view.default, (list(out.tt_meta.shape),)
         if op is aten.as_strided.default:
             root = parent.memory.root
+            if isinstance(source, TraceTensor) and conjugates.has_bits(source):
+                raise NotImplementedError("as_strided of a conjugate or negative view")
             if root is not None and root.meta.dtype == out.tt_meta.dtype:
                 parent = root  # it looks at the memory, whatever view it is asked of
                 self._value(parent)
@@ -544,6 +556,8 @@ class Functionalizer:
         name = op._schema.name
         if name in ("aten::view", "aten::squeeze", "aten::unsqueeze") and op is not aten.view.dtype:
             return self._reshape(value, fresh)
+        if op in conjugates.OPERATORS:
+            return self._with_bit(op, value)
         if op is aten.view.dtype:
             return self.call(op, (value, pm.dtype), {}, pm)
         if name in ("aten::permute", "aten::transpose", "aten::t"):
@@ -685,6 +699,8 @@ class Functionalizer:
             a = self.alias_of(v)
             meta = tensor_meta(v)
             memory = a.memory
+            if isinstance(v, TraceTensor) and conjugates.has_bits(v):
+                raise NotImplementedError("a graph gives a conjugate or negative view")
             same = not isinstance(v, TraceTensor) or counted_with(v, counting[id(memory)])
             changes = self._changes(memory, v) if same else 0
             if a.parent is None:

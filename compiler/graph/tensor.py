@@ -255,8 +255,8 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
     if state.by_class is not None and (holds_outer(args) or kwargs and holds_outer(kwargs.values())):
         return state.by_class(op, args, kwargs)
     instead = _INSTEAD.get(op)
-    if instead is not None:
-        return instead(*args, **kwargs)
+    if instead is not None and (result := instead(*args, **kwargs)) is not NotImplemented:
+        return result
     info = op_info(op)
     if info.uncounted:
         written = _flat([_argument(info, write, args, kwargs) for write in info.writes])
@@ -287,6 +287,8 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
                     out = _wrap_results(info, result, args, kwargs, env)
             else:
                 out = _wrap_results(info, result, args, kwargs, env)
+            if kind == "view":
+                conjugates.mark(op, args[0] if args else kwargs[info.arg_names[0]], out)
             known_values.know_result(info, args, kwargs, out)
         elif kind == "metadata":
             out = _reshaped_in_place(info, args, kwargs)

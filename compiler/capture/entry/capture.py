@@ -22,6 +22,7 @@ from ...guards.source import Source
 from ...guards.state import DEFAULT_FIELDS, read_state
 from ...guards.tensors import memory_range
 from ...graph.torch_modes import TorchModes, autocast_nesting
+from ...ops.conjugates import without_bits
 
 # Imported for what they register: how functions and values of each library are captured.
 from ..kinds import builtin_functions
@@ -700,7 +701,7 @@ class _Attempt:
                             "NO_OVERLAP",
                             tuple(
                                 i.source.base
-                                if i.source.kind in ("plain", "array")
+                                if i.source.kind in ("plain", "array") or i.source.key is without_bits
                                 else world.guarded_as.get(i.source, i.source)
                                 for i, _ in together
                             ),

@@ -25,9 +25,11 @@ from ..machine.exceptions import calling_code, traceback_at
 from ..numbers.late_text import Given, Made
 from ..numbers.tensor_reads import Read, is_read
 from ..machine.signals import Unrebuildable
+from ..tensors.bit_views import record_flipped
 from ..tensors.tensor_subclasses import Subclassed
 from ..library.training import freed_result, without_history
 from ...graph.tensor import TraceTensor, counted_with
+from ...ops.conjugates import has_bits, view_with_bits
 from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, has_owner, specialize
 
 if TYPE_CHECKING:
@@ -249,6 +251,8 @@ class EntryWriter:
                 f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))},"
                 f" {self.constant(error, 'error')})",
             )
+        if has_bits(v):
+            return self.made.get(id(v)) or self._with_bits(v)
         if v.requires_grad:
             return self._output(v)
         data = next((d for d in self.machine.graph.apart if d.tt_storage is v.tt_storage and counted_with(v, d)), None)
@@ -267,6 +271,12 @@ class EntryWriter:
         )
         self._apart.setdefault(id(data), name)
         return name
+
+    def _with_bits(self, v: TraceTensor) -> str:
+        """A conjugate or negative view, of a result of the graph in its memory."""
+        memory = record_flipped(self.machine, v, v.is_conj(), v.is_neg(), v.grad_fn is not None)
+        bits = f"{v.is_conj()}, {v.is_neg()}, {v.grad_fn is not None}, {v._is_view()}"
+        return self.assign(v, f"{self.constant(view_with_bits)}({self._tensor(memory)}, {bits})")
 
     def _is_no_view_of_an_input(self, v: TraceTensor) -> bool:
         """Whether a result lies in an input's memory and is no view of it to autograd: graphs give views of inputs. (A
@@ -305,6 +315,8 @@ class EntryWriter:
             return self.load(v.node.source)
         if not isinstance(v, torch.SymInt):
             return repr(specialize(v))
+        if v.node.is_nested_int():
+            raise Unrebuildable(v, "the length of a jagged dimension")
         return self._integer(self.machine.env.to_expr(v))
 
     def _operand(self, operand: Any) -> str:

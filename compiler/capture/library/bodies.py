@@ -11,6 +11,7 @@ import torch.fx
 import torch.utils._pytree as pytree
 
 from ...graph.tensor import from_meta, tensor_meta, TraceTensor
+from ...ops.conjugates import copy_bits, has_bits
 from ...base.fx_modules import graph_module
 from ..entry.graph_builder import Scope, as_trace
 from ..machine.signals import Break, Raised
@@ -30,6 +31,7 @@ __all__ = [
     "without_wrappers",
     "inside_transforms",
     "leaves_of",
+    "plain_leaves_of",
     "Purity",
     "held_by",
     "as_module",
@@ -116,16 +118,37 @@ def leaves_of(value: Any) -> list[TraceTensor]:
     return [v for v in leaves if isinstance(v, TraceTensor)]
 
 
+def plain_leaves_of(value: Any) -> list[TraceTensor]:
+    """The same, of a body whose results have no memory in common with what it is given."""
+    leaves = leaves_of(value)
+    if any(map(has_bits, leaves)):
+        raise Break(
+            "higher_order",
+            "a conjugate or negative view is returned from the body of a higher-order operator",
+            "call .resolve_conj() or .resolve_neg() on it",
+        )
+    return leaves
+
+
 def stand_in(
-    machine: Machine, like: TraceTensor, *, requires_grad: bool | None = None, drop_dim: int | None = None
+    machine: Machine,
+    like: TraceTensor,
+    *,
+    requires_grad: bool | None = None,
+    drop_dim: int | None = None,
+    bits: bool = False,
 ) -> TraceTensor:
-    """A fresh tensor with the metadata of another: contiguous, or without one dimension."""
+    """A fresh tensor with the metadata of another: contiguous, or without one dimension. bits: where that is a
+    conjugate or negative view, this is one, too; else it stands for the values."""
     meta = tensor_meta(like)
     grad = like.requires_grad if requires_grad is None else requires_grad
     if drop_dim is not None:
         d = drop_dim % len(meta.shape)
         meta = meta.replace(shape=meta.shape[:d] + meta.shape[d + 1 :], stride=meta.stride[:d] + meta.stride[d + 1 :])
-    return from_meta(meta.replace(requires_grad=grad, storage_offset=0), machine.env)
+    made = from_meta(meta.replace(requires_grad=grad, storage_offset=0), machine.env)
+    if bits:
+        copy_bits(like, made)
+    return made
 
 
 def inside_transforms(machine: Machine, values: Sequence[Any]) -> Sequence[Any]:

@@ -91,14 +91,14 @@ def _draws(graph: torch.fx.GraphModule) -> bool:
 
 def _same(machine: Machine, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Tensors inside of grad and its like: of the same metadata, needing a gradient where they can."""
-    return pytree.tree_map(
-        lambda v: (
-            stand_in(machine, v, requires_grad=v.requires_grad or v.dtype.is_floating_point or v.dtype.is_complex)
-            if isinstance(v, TraceTensor)
-            else v
-        ),
-        (args, kwargs),
-    )
+
+    def inside(v: Any) -> Any:
+        if not isinstance(v, TraceTensor):
+            return v
+        differentiable = v.requires_grad or v.dtype.is_floating_point or v.dtype.is_complex
+        return stand_in(machine, v, requires_grad=differentiable, bits=True)
+
+    return pytree.tree_map(inside, (args, kwargs))
 
 
 def _slices(machine: Machine, in_dims: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -121,10 +121,10 @@ def _slices(machine: Machine, in_dims: Any, args: tuple, kwargs: dict) -> tuple[
         if not isinstance(value, TraceTensor):
             return value
         if d is None:
-            return stand_in(machine, value)
+            return stand_in(machine, value, bits=True)
         if not -value.dim() <= d < value.dim():
             raise Break("higher_order", "in_dims of vmap do not fit the arguments")
-        return stand_in(machine, value, drop_dim=d)
+        return stand_in(machine, value, drop_dim=d, bits=True)
 
     mapped = pytree.tree_unflatten([part(leaf, dim) for leaf, dim in zip(leaves, dims)], spec)
     return mapped, pytree.tree_map(lambda v: part(v, 0), kwargs)

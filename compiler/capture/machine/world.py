@@ -28,6 +28,7 @@ from ...guards.source import Source
 from ...guards.state import SubclassAnswers, read_field
 from ...guards.tensors import has_tangent
 from ...guards.wrapper_check import PlacedAs
+from ...ops.conjugates import has_bits, without_bits
 from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
 from ...graph.history import is_refused
@@ -54,6 +55,7 @@ from .stack_values import (
     is_library_constant,
     is_placement,
 )
+from ..tensors.bit_views import record_flipped
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
 from ..tensors.jagged_values import load_jagged
 from ..tensors.wrapper_values import as_changed, load_wrapper
@@ -381,10 +383,28 @@ class World:
             return known
         if type(real) not in PLAIN_TENSORS:
             return self._load_subclassed(real, source)
+        if has_bits(real):
+            return self._load_with_bits(real, source)
         trace = self.stand_in(real, source)
         spec = self.spec(real, trace)
         self._input(real, trace, source, spec)
         self.guard(source, "TENSOR", spec)
+        return trace
+
+    def _load_with_bits(self, real: torch.Tensor, source: Source) -> TraceTensor:
+        """A conjugate or negative view: the graph is given its memory, and makes the view."""
+        if real.requires_grad and real.is_leaf:
+            raise Skip(
+                f"the tensor `{source.name()}` is a leaf, and a conjugate or negative view; the frame runs as it is"
+            )
+        memory = without_bits(real)
+        under = self.stand_in(memory, source)
+        spec = self.spec(memory, under)
+        self._input(memory, under, S.unwrapped(source, without_bits), spec)
+        self.register(real, source)
+        self.guard(source, "TENSOR", dataclasses.replace(spec, is_conj=real.is_conj(), is_neg=real.is_neg()))
+        trace = record_flipped(self.machine, under, real.is_conj(), real.is_neg(), True)
+        self.tensors[id(real)], self.reals[id(trace)] = trace, real
         return trace
 
     def _load_subclassed(self, real: torch.Tensor, source: Source) -> Subclassed:
@@ -585,8 +605,6 @@ def check_supported(real: torch.Tensor, source: Source) -> None:
     reason = ""
     if real.layout is not torch.strided or real.is_quantized:
         reason = "not a dense strided tensor"
-    elif real.is_conj() or real.is_neg():
-        reason = "a conjugate or negative view"
     elif real.is_nested:
         reason = "a nested tensor"
     elif real._is_zerotensor():

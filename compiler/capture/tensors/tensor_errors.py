@@ -18,6 +18,7 @@ import torch
 
 from ..machine.signals import Break
 from ...graph.tensor import DataDependentError, TraceTensor
+from ...ops.conjugates import copy_bits
 from ..machine.stack_values import specialize
 
 __all__ = ["break_kind_of", "true_error", "refuses_view", "undescribed"]
@@ -86,6 +87,7 @@ def _real(value: Any, left: list[int]) -> Any:
         if made.requires_grad and not value.is_leaf:
             with torch.enable_grad():
                 made = made.clone()
+        copy_bits(value, made)
         return made
     if isinstance(value, torch.Size) or type(value) is tuple or type(value) is list:
         items = [_real(item, left) for item in value]

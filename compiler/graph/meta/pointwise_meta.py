@@ -248,11 +248,6 @@ def grad_of_draw(*args: TensorMeta) -> TensorMeta:
     return pointwise(args, result_type(args))
 
 
-@rule("_conj", "_neg_view")
-def lazy_bits(a: TensorMeta) -> TensorMeta:
-    raise NotImplementedError("conj and neg views are not traced")
-
-
 @rule("ldexp")
 def ldexp(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     """a * 2.0 ** b, or, of a float and an integer, what C's ldexp gives in a's dtype."""

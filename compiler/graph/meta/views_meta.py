@@ -149,7 +149,7 @@ def reshape_alias(x: TensorMeta, shape: Sequence[IntLike], stride: Sequence[IntL
     return viewed(x, shape, stride)
 
 
-@rule("alias", "detach", "lift_fresh", "lift", "view_as", "_autocast_to_full_precision")
+@rule("alias", "detach", "lift_fresh", "lift", "view_as", "_autocast_to_full_precision", "_conj", "_neg_view")
 def alias(x: TensorMeta, *_: Any) -> TensorMeta:
     return viewed(x, x.shape, x.stride)
 
