@@ -141,6 +141,8 @@ def partition(
     cut = Cut(joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear, bits)
+    lent = _given_inputs(joint, n_outputs).difference(saved)
+    saved = [*saved, *(primal for primal in primals if primal in lent)]
     weights, operands = set(), set()
     if budget >= 1:
         again = _recomputed(readers, saved, needs_tangent)

@@ -702,7 +702,8 @@ class Functionalizer:
             if isinstance(v, TraceTensor) and conjugates.has_bits(v):
                 raise NotImplementedError("a graph gives a conjugate or negative view")
             same = not isinstance(v, TraceTensor) or counted_with(v, counting[id(memory)])
-            changes = self._changes(memory, v) if same else 0
+            # (tensors of inference mode have no version)
+            changes = self._changes(memory, v) if same and not v.is_inference() else 0
             if a.parent is None:
                 if memory.input is not None:
                     same_object = a.tensor is v or id(v) in self.aliases and self.aliases[id(v)].tensor is v

@@ -112,3 +112,28 @@ def test_gradients_of_parameters_of_a_class_of_the_programs_are_reset(make):
         step = compiled(make(p, torch.optim.SGD([p], 0.1)))
         seen.append(([step(torch.arange(3.0) + k) for k in range(3)], p.detach()))
     torch.testing.assert_close(*seen)
+
+
+class GivesWhatWasSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y, same):
+        ctx.save_for_backward(x)
+        return y if same else y * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return x, x.t(), None
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_gradient_that_is_an_input(same, monkeypatch):
+    """Nothing in backward reads the input, and it is kept all the same."""
+    monkeypatch.setenv("TCOMPILE_SUPPRESS_ERRORS", "0")
+    seen = []
+    for f in (GivesWhatWasSaved.apply, tcompile.compile(lambda *args: GivesWhatWasSaved.apply(*args))):
+        x, y = (torch.arange(4.0).view(2, 2).add(k).requires_grad_() for k in range(2))
+        (f(x, y, same) * 2).sum().backward()
+        assert x.grad.data_ptr() != x.data_ptr()
+        seen.append((x.grad, y.grad))
+    torch.testing.assert_close(seen[1], seen[0])

@@ -244,3 +244,32 @@ def test_what_is_no_view_to_autograd_may_be_written_to():
         y, (first, _) = call(torch.ones(2, 2, requires_grad=True))
         first.add_(1)
         assert y.tolist() == [[2.0, 2.0], [1.0, 1.0]]
+
+
+def written_before_it_is_returned(x):
+    made = torch.zeros_like(x)
+    made[0] = x[0]
+    made.mul_(2)
+    return made, made[1:], x * 1
+
+
+def an_input_too(x):
+    return x.add_(1).mul_(2), x[:1].zero_()
+
+
+@pytest.mark.parametrize("program", [written_before_it_is_returned, an_input_too], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("inside", [False, True])
+def test_writes_under_inference_mode(program, inside):
+    """Tensors of inference mode have no version that could say how often they were written."""
+    decorated = torch.inference_mode()(program) if inside else program
+    seen = []
+    with tcompile.record() as record:
+        for f in (decorated, tcompile.compile(decorated)):
+            x = torch.arange(6.0).view(3, 2)
+            with torch.inference_mode(not inside):
+                results = f(x)
+            seen.append((*results, x))
+    torch.testing.assert_close(seen[1], seen[0])
+    assert [t.is_inference() for t in seen[1]] == [t.is_inference() for t in seen[0]]
+    assert seen[0][-1]._version == seen[1][-1]._version
+    assert not record.report().fallbacks
