@@ -282,13 +282,7 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
                 result = info.rule(*margs, **mkwargs)
             else:
                 result = meta_by_running(op, tuple(margs), mkwargs)
-            if kind == "view" and torch.is_inference_mode_enabled():
-                with _of_kind(args[0]):
-                    out = _wrap_results(info, result, args, kwargs, env)
-            else:
-                out = _wrap_results(info, result, args, kwargs, env)
-            if kind == "view":
-                conjugates.mark(op, args[0] if args else kwargs[info.arg_names[0]], out)
+            out = (_wrap_views if kind == "view" else _wrap_results)(info, result, args, kwargs, env)
             known_values.know_result(info, args, kwargs, out)
         elif kind == "metadata":
             out = _reshaped_in_place(info, args, kwargs)
@@ -337,6 +331,14 @@ def _wrap_results(info: OpInfo, result: Any, args: tuple, kwargs: dict, env: Sha
             for i, m in enumerate(result)
         )
     return _public(result, env)
+
+
+def _wrap_views(info: OpInfo, result: Any, args: tuple, kwargs: dict, env: ShapeEnv | None) -> Any:
+    source = _argument(info, 0, args, kwargs)
+    with _of_kind(source) if torch.is_inference_mode_enabled() else nullcontext():
+        out = _wrap_results(info, result, args, kwargs, env)
+    conjugates.mark(info.op, source, out)
+    return out
 
 
 def _public(x: Any, env: ShapeEnv | None) -> Any:
