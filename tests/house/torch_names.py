@@ -173,6 +173,8 @@ ROWS = (
     Row("torch.autograd.forward_ad", "_current_level", "forward-mode derivatives in graphs"),
     Row("torch._C", "_log_api_usage_once _show_config", "calls that capture leaves out, or makes"),
     Row("torch._C", "_current_autograd_node", "the module that a backward operation belongs to"),
+    Row("torch._C", "_set_conj _set_neg", "how a traced view is read"),
+    Row("torch", "_conj _neg_view", "views that turn how memory is read"),
     Row("torch._C", "_is_any_autocast_enabled", "whether autocast is on", optional="the public functions are asked"),
     Row(
         "torch._C",
@@ -493,7 +495,7 @@ ROWS = (
         "_fused_rms_norm_backward.default(grad_out, input, normalized_shape, rstd, weight, output_mask)",
         "norms",
     ),
-    Row("torch.ops.aten", "_conj.default _neg_view.default", "conjugates inside the formulas of gradients"),
+    Row("torch.ops.aten", "_conj.default _neg_view.default", "conjugate and negative views"),
     Row(
         "torch.ops.aten",
         "_cdist_backward.default _cdist_forward.default _euclidean_dist.default _is_all_true.default _is_any_true.default "
