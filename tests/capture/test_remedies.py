@@ -71,7 +71,7 @@ FIXES = {
     "return torch.masked_select(x, x > 0).mean() + x": "    return (torch.where(x > 0, x, 0).sum() / (x > 0).sum()) + x",
     "return torch.from_numpy(np.argsort(x.numpy())) + 1": "    return torch.argsort(x) + 1",
     "weights.data = weights.data * 2\nreturn x + weights": "    weights.detach().copy_(weights.data * 2)",
-    "x = x.clone()\nx.t_()\nreturn x + 1": "    x = x.t()",
+    "x = x[None].unbind()[0]\nx.t_()\nreturn x + 1": "    x = x.t()",
     "return (x * i for i in range(3)), x + 1": None,
     "return x * random.randint(1, 3)": None,
 }

@@ -29,7 +29,7 @@ from ..kinds import builtin_functions
 from ..machine import handlers_control, handlers_data
 from ..library import library_functions, native_library, number_checks, path_names, torch_marks, triton_launches
 from ..numbers import number_forms
-from ..tensors import padded_sequences, resampling
+from ..tensors import padded_sequences, resampling, reshaped_in_place
 from ..library import (
     autograd_functions,
     context_managers,

@@ -273,6 +273,13 @@ class GraphBuilder:
         self._attach(node, result, self.machine.stack_positions(), self.machine.module_path)
         return result
 
+    def becomes(self, t: TraceTensor, before: TraceTensor, method: str, args: tuple, kwargs: dict) -> None:
+        """A call has made the object `t`, which was as `before`, another view of its memory."""
+        node = self.nodes[id(before)] = self.nodes.pop(id(t))
+        node.meta["val"] = before
+        self.keep.append(before)
+        self.record("call_method", method, (before, *args), kwargs, t)
+
     def writes_to(self, value: Any) -> None:
         """A call changes `value` in place."""
         for t in value if isinstance(value, (list, tuple)) else (value,):
