@@ -21,9 +21,10 @@ from .gpu_products import few_rows, hint, in_memory, on_gpu
 
 LEAST = 8  # of every size; below, a vector of the result is mostly empty
 WORK = 4096  # multiplications
-# elements of an attention's scores, up to which they are better kept than computed piece by piece: below the 32 MB from
-# which malloc maps memory anew in each call, where this took 1.35 times as long as torch's kernel (0.75 just below)
-SCORES = 7 << 20
+# elements of an attention's scores, up to which they are better kept than computed piece by piece. Beyond a few times a
+# core's cache they come from memory: of torch's kernel's time, 0.8 to 0.95 for 0.5 MB, 1.0 for 1.9 MB, 1.05 to 1.2 for
+# 3.7 MB, 1.1 to 2 for 12 to 25 MB (one thread, 0.5 MB of cache)
+SCORES = 1 << 19
 
 
 def generated(lo: Lowering, node: Any, refs: Sequence[Ref]) -> bool:
