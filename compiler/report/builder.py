@@ -266,18 +266,16 @@ class ReportBuilder:
     def _on_aten(self, e: events.Event) -> None:
         name = str(e.facts.get("name") or "")
         _, part = self._partitions.get(id(e.facts.get("backward_of")), (None, None))
+        forward = None if part is None else self.r.partitions[part].graph
+        of = self.r.graphs[-1] if self.r.graphs else None
         if part is not None:
-            forward = self.r.partitions[part].graph
-            name = (
-                f"{self.r.graphs[forward].name}_backward"
-                if forward is not None and forward < len(self.r.graphs)
-                else name
-            )
+            if forward is not None and forward < len(self.r.graphs):
+                of = self.r.graphs[forward]
+                name = f"{of.name}_backward"
             self.r.partitions[part].backward.append(len(self.r.graphs))
-        if not self.r.graphs or self._lowered[-1] is not None:  # a backward graph, or one that somebody else captured
-            frame, entry = (
-                (self.r.graphs[-1].frame, self.r.graphs[-1].entry) if self.r.graphs else (self._current, None)
-            )
+        # a backward graph, also where a later graph fell back before it was lowered; or one that somebody else captured
+        if part is not None or of is None or self._lowered[-1] is not None:
+            frame, entry = (self._current, None) if of is None else (of.frame, of.entry)
             self.r.graphs.append(s.Graph(name or f"graph_{len(self.r.graphs)}", frame, entry))
             self._captured.append(None)
             self._lowered.append(None)

@@ -79,3 +79,21 @@ def test_memory_of_forward_beside_what_eager_keeps_for_backward():
     )
     assert forward.eager_peak_bytes == max(forward.eager_live) and forward.eager_live[0] <= 2 * one
     assert not r.errors
+
+
+def test_backward_of_a_graph_before_one_that_falls_back_has_a_row_of_its_own():
+    def f(x, m):
+        y = (x * 2).tanh()
+        out = torch.zeros_like(y)
+        out[m] = y[m]  # a break, then a graph whose gradient has a size that the data decide: torch's kernels run it
+        return out.sum()
+
+    x = torch.randn(4, requires_grad=True)
+    with tcompile.record() as builder:
+        tcompile.compile(f)(x, torch.tensor([True, False, True, True])).backward()
+    report = builder.report()
+    assert [g.name for g in report.graphs] == ["graph_0", "graph_1", "graph_0_backward"]
+    assert [g.ran for g in report.graphs] == ["compiled", "eager", "compiled"]
+    (partition,) = report.partitions
+    assert (partition.graph, partition.backward) == (0, [2])
+    assert report.graphs[2].runs == 1 and report.graphs[1].aten is None
