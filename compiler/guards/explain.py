@@ -24,7 +24,15 @@ from .source_values import Unreachable, class_holds, const_equal, float_holds, d
 from .weak import present
 from .wrapper_check import WrapperCheck
 
-__all__ = ["explain_failure", "nearest_first", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
+__all__ = [
+    "TO_TENSOR",
+    "brief",
+    "explain_failure",
+    "nearest_first",
+    "plain_failure",
+    "predicate_failure",
+    "tensor_failure",
+]
 
 _MAX = 80
 _STATE_WORDS = {
@@ -242,6 +250,7 @@ def _plain_value(value: Any) -> Any:
     return value if type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device) else brief(value)
 
 
+TO_TENSOR = "make it a 0-dim tensor:"  # how the remedy begins of a number that varies
 DEFINED_AGAIN = "no change is needed: the {0} was defined again when the cell ran, and now differs"
 
 
@@ -325,7 +334,7 @@ def _constant_words(failure: GuardFailure, name: str, value: Any, expected: Any)
     elif type(expected) is int:
         hint = f"make it a tensor (torch.tensor({name})), or compile with dynamic=True"
     elif type(expected) is float:
-        hint = f"make it a 0-dim tensor: torch.tensor({name})"
+        hint = f"{TO_TENSOR} torch.tensor({name})"
     else:
         hint = "each value has its own entry; keep it constant, or compute with tensors"
     return f"`{name}` was {brief(expected)}", f"`{name}` is {brief(value)}", hint
@@ -433,7 +442,7 @@ def predicate_failure(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
         text,
         f"{text} held",
         f"{got or 'the sizes now'} breaks {text}",
-        "no change is needed: a branch of the code depends on this size, and each side has its own entry",
+        "no change is needed: a branch of the code depends on it, and each side has its own entry",
     )
 
 

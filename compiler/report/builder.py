@@ -25,12 +25,13 @@ from types import CodeType
 from typing import Any, Callable, Iterator
 
 from .. import events
+from ..guards.explain import TO_TENSOR
 from ..guards.guard_cost import GuardCost, measure_cost
 from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
 from .cell_source import code_at, line_on_stack
-from .conclusions.waits import FOLLOWS, tell_waits
+from .conclusions.waits import FOLLOWS, tell_waits, then_and_now
 from .conclusions.wall import wall_of
 from .facts.backward_runs import BackwardRuns
 from .facts.guard_table import GuardTable
@@ -387,7 +388,7 @@ class ReportBuilder:
         )
         what = self.r.recompiles[-1]
         self._guards.count_failure(g)
-        self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
+        self._tell("recompile", i, None, f"{subject(what)}: {then_and_now(what)}")
 
     def _after_a_break(self, frame: int, expected: str, got: str, suggestion: str) -> str:
         """What to change where a call is compiled again after a break: nothing, where the same change did it to what
@@ -398,6 +399,8 @@ class ReportBuilder:
         )
         if cause is not None:
             return cause.suggestion if cause.suggestion.startswith(FOLLOWS) else f"{FOLLOWS} `{subject(cause)}`"
+        if suggestion.startswith(TO_TENSOR):  # the number came out of a tensor at the break
+            return "no change is needed: the new entry takes any number; without the break there is none"
         return re.sub(r", or tcompile\.mark_dynamic\(.*\) before the call", "", suggestion)
 
     def _users_words(self, frame: int | None, text: str) -> str:
@@ -692,7 +695,6 @@ class ReportBuilder:
         order = list(dict.fromkeys(name for name, *_ in self._stages))
         r.stages = sorted(self._stages.values(), key=lambda st: order.index(st.name))
         r.waited = sum(end - begin for begin, end in self.waits())
-        tell_waits(r, [(begin - self.t0, end - self.t0) for begin, end in self.waits()])
         rest = r.waited - sum(st.self_seconds for st in r.stages)
         if r.stages and rest > 0:  # guards, modules that are loaded the first time, this report
             r.stages.append(s.Stage("other", rest, rest))
@@ -710,6 +712,7 @@ class ReportBuilder:
             r.graphs[i].ran = "eager"
         self._graphs()
         self._backward.tell(r)
+        tell_waits(r, [(begin - self.t0, end - self.t0) for begin, end in self.waits()])
         name_sizes(r)
         runs: dict[str, list[list[s.Trial]]] = {}
         for a in r.autotune:  # kernels of different graphs may share a name: in order

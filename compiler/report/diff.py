@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.figures import count, plural, seconds, size
 from ..base.labels import frame_words
-from .conclusions.waits import causes, subject
+from .conclusions.waits import causes, change_words, subject
 from .schema import Change, RunDiff
 
 __all__ = ["diff"]
@@ -124,7 +124,7 @@ def _versions(before: Any, after: Any) -> str:
 
 def _again(r: Any) -> str:
     """What made this run compile again."""
-    return "; ".join(dict.fromkeys(f"`{subject(c)}` changed ({c.expected} → {c.got})" for c in causes(r)[:_NAMED]))
+    return "; ".join(dict.fromkeys(change_words(c, f"`{subject(c)}`") for c in causes(r)[:_NAMED]))
 
 
 def _compiled_anew(r: Any) -> str:

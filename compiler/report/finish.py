@@ -20,7 +20,7 @@ from .conclusions.truth import (
     without_tensors,
 )
 from .facts.own_words import NO_NAME
-from .conclusions.waits import FOLLOWS, causes, recompile_seconds, subject
+from .conclusions.waits import FOLLOWS, causes, change_words, recompile_seconds, subject, then_and_now
 from .conclusions.wall import split_compiled
 
 __all__ = ["finish", "bound_words", "closed_line", "RERAN"]
@@ -185,7 +185,7 @@ def _marks(r: Any) -> list[s.Mark]:
             c.file,
             c.line,
             "guard",
-            f"{subject(c)}: {c.expected} → {c.got}; {_called(c.frame_name)} was compiled again",
+            f"{subject(c)}: {then_and_now(c)}; {_called(c.frame_name)} was compiled again",
             f"recompiles/{i}",
         )
     for i, f in enumerate(r.fallbacks):
@@ -428,7 +428,7 @@ def _compiled_again(r: Any) -> list[s.Finding]:
             continue
         times = f" {len(which)} times" if len(which) > 1 else ""
         cost = sum(took[n] for n in which) or None
-        text = f"{_called(c.frame_name)} was compiled again{times} because {what} changed ({c.expected} → {c.got})"
+        text = f"{_called(c.frame_name)} was compiled again{times} because {change_words(c)}"
         if cost is not None and len(which) < 3 and cost < max(_LITTLE_COMPILING, _LITTLE * r.wall.seconds):
             text, action = f"{text}; nothing to avoid", ""
         else:
@@ -487,10 +487,13 @@ def closed_line(r: Any) -> str:
     parts = [" · ".join(facts) if m.graphs or not m.note else m.note]
     if m.note and m.graphs:
         parts.append(m.note)
-    for over, words in (("eager", "eager"), ("torch", "torch.compile")):
-        x = r.speedups.over(over)
-        if x is not None:
-            parts.append(against(x.ratio, x.lo, x.hi, words) + _of(r.speedups))
+    timed = [(words, r.speedups.over(over)) for over, words in (("eager", "eager"), ("torch", "torch.compile"))]
+    several = [(words, x) for words, x in timed if x is not None and x.lo != x.hi]
+    single = [(words, x) for words, x in timed if x is not None and x.lo == x.hi]
+    parts += [against(x.ratio, x.lo, x.hi, words) + _of(r.speedups) for words, x in several]
+    if single:
+        x = single[0][1]
+        parts.append(against(x.ratio, x.lo, x.hi, " and ".join(words for words, _ in single)) + _of(r.speedups))
     if r.speedups.overall and r.speedups.note:
         parts[-1] += " (busy machine)"
     unused, whose = unused_share(r)

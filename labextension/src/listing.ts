@@ -69,7 +69,12 @@ export function lineShares(report: Report, here: (file: string) => boolean): Map
   report.graphs.forEach(g =>
     g.callers?.forEach(([file, line, cell, at]) => here(cell) && callers.set(`${file}:${line}`, at))
   );
+  const { first_line: first, file: own, text } = report.source;
+  const magic = text?.startsWith('%%') ? `${own}:${first || 1}` : '';
   const add = (file: string, line: number, time: number) => {
+    if (`${file}:${line}` === magic) {
+      return; // a call of the whole cell stands there: no line of it
+    }
     const caller = here(file) ? undefined : callers.get(`${file}:${line}`);
     const key =
       caller === undefined ? `${here(file) ? report.source.file : file}:${line}` : `${report.source.file}:${caller}`;
@@ -104,6 +109,17 @@ export function lineShares(report: Report, here: (file: string) => boolean): Map
   return new Map([...shares].map(([line, time]) => [line, total ? time / total : 0]));
 }
 
+/**
+ * The part of the program's own time that the shares of lines are of. A run that was not looked at has those of kernels
+ * alone; beside code that ran as plain Python they say little of the lines.
+ */
+export function wholeShare(report: Report): number {
+  const parts = (report.wall?.parts ?? []).filter(isOwnTime);
+  const own = parts.reduce((sum, p) => sum + p.seconds, 0);
+  const rest = parts.filter(p => p.kind === 'rest').reduce((sum, p) => sum + p.seconds, 0);
+  return report.wall?.how === 'counted' && own ? 1 - rest / own : 1;
+}
+
 /** Whether a part is the program's own: what the next run does not pay, and what others took, is not. */
 export function isOwnTime(p: WallPart): boolean {
   return !AROUND.includes(p.kind) && p.name !== IMPORTING;
@@ -112,10 +128,11 @@ export function isOwnTime(p: WallPart): boolean {
 /** The shares of the lines of the code that is shown. */
 export function heatOf(report: Report, here: (file: string) => boolean): Map<number, number> {
   const heat = new Map<number, number>();
+  const whole = report.marks.some(m => m.kind === 'eager') ? wholeShare(report) : 1;
   for (const [key, share] of lineShares(report, here)) {
     const at = key.lastIndexOf(':');
     if (here(key.slice(0, at)) || key.slice(0, at) === report.source.file) {
-      heat.set(Number(key.slice(at + 1)), share);
+      heat.set(Number(key.slice(at + 1)), share * whole);
     }
   }
   return heat;

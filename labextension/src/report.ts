@@ -7,7 +7,7 @@
 
 import { button, Child, clear, h, prose } from './dom';
 import { comparison } from './figures';
-import { compared, count, place, plural, seconds, STATUS_WORDS } from './format';
+import { compared, count, engineName, place, plural, seconds, STATUS_WORDS } from './format';
 import { GraphView, graphState } from './graph/view';
 import { decodeReport } from './payload';
 import { Report } from './schema';
@@ -269,6 +269,12 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   };
 }
 
+/** A note that begins with the words of the status beside it. */
+function withoutStatus(note: string, status: keyof typeof STATUS_WORDS): string {
+  const words = `${STATUS_WORDS[status]}: `;
+  return note.startsWith(words) ? note.slice(words.length) : note;
+}
+
 /** A view; in the place of one that fails its error, so that the others stay usable. */
 function made(make: () => View): View {
   try {
@@ -319,10 +325,12 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   if (ranks) {
     facts.push(facts.length ? ' · ' : '', plural(ranks, 'rank'));
   }
-  const gains = ['eager', 'torch'].flatMap(over => {
-    const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
-    return s ? [h('span.tc-gain', null, comparison(s, compared(s, over)))] : [];
-  });
+  const over = speedups.overall.filter(x => x.engine === 'tcompile' && ['eager', 'torch'].includes(x.over));
+  const single = over.filter(s => s.lo === s.hi).map(s => engineName(s.over));
+  const gains = over.filter(s => s.lo !== s.hi).map(s => h('span.tc-gain', null, comparison(s, compared(s, s.over))));
+  if (single.length) {
+    gains.push(h('span.tc-gain', null, t('one sample of each: too few to compare with {0}', single.join(t(' and ')))));
+  }
   if (gains.length && speedups.of) {
     const little = typeof speedups.share === 'number' && speedups.share < 0.5;
     gains.push(
@@ -371,7 +379,7 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
       facts.length ? h('span.tc-facts-line', null, facts) : null,
       gains,
       cost ? h('span.tc-muted', null, cost) : null,
-      summary.note ? h('span.tc-note', null, summary.note) : null
+      summary.note ? h('span.tc-note', null, withoutStatus(summary.note, status)) : null
     ],
     { class: 'tc-head', 'aria-controls': controls, title: summary.line },
     toggle

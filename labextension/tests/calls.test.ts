@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { lineShares } from '../src/listing';
+import { heatOf, lineShares, wholeShare } from '../src/listing';
 import { Recompile, Report } from '../src/schema';
-import { callRows, callWords, varyingNames, waitWords } from '../src/views/calls';
+import { callRows, callWords, isCondition, varyingNames, waitWords } from '../src/views/calls';
 import { fixedParts } from '../src/views/glance';
 
 const entry = (seconds: number) => ({ frame: 0, graph: 0, hits: 3, seconds, inlined: [], goes_on: null });
@@ -120,4 +120,41 @@ test('what would compile again is told of the entry that asks for least, and not
       ['LEN batches', 'length']
     ]
   );
+});
+
+test('what goes on at a line that is not known is told without one', () => {
+  const report = {
+    entries: [entry(0), { ...entry(0.1), goes_on: 0 }],
+    frames: [{ name: 'step', entries: [0, 1] }],
+    recompiles: [],
+    partitions: [],
+    timeline: [{ kind: 'entry', entry: 1, text: '' }],
+    guards: []
+  } as unknown as Report;
+  assert.equal(waitWords(report, callRows(report)[1]), 'the first of step to go on after a break');
+});
+
+test('a condition that held is no value that changed', () => {
+  assert.ok(isCondition({ source: '', detail: 'n % 2 == 0', expected: 'n % 2 == 0', got: 'n = 3' } as Recompile));
+  assert.ok(!isCondition({ source: 'n', detail: '', expected: '2', got: '3' } as Recompile));
+});
+
+test('the magic of a cell is no line that costs, and kernels are little of a run that was mostly Python', () => {
+  const part = (kind: string, seconds: number, line: number | null) => ({ kind, name: kind, seconds, line, ref: '' });
+  const report = {
+    source: { file: 'In[3]', first_line: 1, text: '%%tcompile\ny = f(x)' },
+    profiles: [],
+    kernels: [{ seconds: 1, launches: 1, lines: [['In[3]', 2]] }],
+    graphs: [],
+    marks: [{ kind: 'eager', line: 2 }],
+    wall: {
+      how: 'sampled',
+      parts: [part('compiled', 3, 1), part('python', 1, 2)].map(p => ({ ...p, file: 'In[3]' }))
+    }
+  } as unknown as Report;
+  const here = (file: string) => file === 'In[3]';
+  assert.deepEqual([...lineShares(report, here)], [['In[3]:2', 0.25]]);
+  const short = { ...report, wall: { how: 'counted', parts: [part('kernels', 1, 2), part('rest', 3, null)] } };
+  assert.equal(wholeShare(short as unknown as Report), 0.25);
+  assert.deepEqual([...heatOf(short as unknown as Report, here)], [[2, 0.25]]);
 });

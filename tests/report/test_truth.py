@@ -12,7 +12,7 @@ from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.builder import ReportBuilder
 from tcompile.compiler.report.finish import finish
 from tcompile.compiler.base.figures import against
-from tcompile.compiler.report.conclusions.truth import fell_back, main_call, unused_share
+from tcompile.compiler.report.conclusions.truth import fell_back, main_call, share_of_run, unused_share
 
 
 def quiet() -> object:
@@ -143,3 +143,16 @@ def test_marks_say_what_became_of_a_line_also_where_it_calls():
     assert kinds(b.line)[0] == "captured"
     b.harmless = False
     assert kinds(b.line)[0] == "break"
+
+
+def test_a_first_call_that_is_all_of_a_run_is_not_little_of_it():
+    r = quiet()
+    r.speedups.calls = [c for c in r.speedups.calls if c.measured == "call"]
+    for f in r.frames:
+        f.name = r.speedups.calls[0].name
+    own = s.WallPart("compiled", "guards, launches and the rest of compiled calls", 0.9)
+    r.wall = s.Wall(1.0, "sampled", 100, [own, s.WallPart("python", "Python", 0.1)], 100)
+    assert share_of_run(r) == pytest.approx(0.9)
+    r.frames[0].name = "another, which nobody timed"
+    r.frames[0].entries = [0]
+    assert share_of_run(r) < 0.9

@@ -396,7 +396,8 @@ def test_what_needs_no_change_is_no_remedy():
 
 def test_a_wait_for_the_compiler_is_told_with_its_entry_and_a_backward_pass_as_that():
     r = sample()
-    r.entries = [s.Entry(0), s.Entry(0), s.Entry(1)]
+    r.entries = [s.Entry(0, graph=0), s.Entry(0), s.Entry(1)]
+    r.partitions = [s.Partition(0, [1])]
     r.timeline = [
         s.TimelineEvent(1.0, "entry", 0, 0),
         s.TimelineEvent(4.0, "recompile", 0, 1),
@@ -407,5 +408,22 @@ def test_a_wait_for_the_compiler_is_told_with_its_entry_and_a_backward_pass_as_t
         told = [(e.time, e.frame, e.seconds) for e in r.timeline if e.kind == "compile"]
         assert told == [(0.5, 0, 0.5), (2.0, 0, 1.0), (4.0, 0, 0.5)]
     assert "backward" in next(e.text for e in r.timeline if e.time == 2.0)
+    r.partitions = []
+    tell_waits(r, [(0.5, 1.0), (2.0, 3.0), (4.0, 4.6)])
+    assert "backward" not in next(e.text for e in r.timeline if e.time == 2.0), "nothing here has a backward pass"
     r.recompiles = [s.Recompile(0, "f", "n", "EQUALS")]
     assert recompile_seconds(r) == [0.5], "what the other entries took is no recompile"
+
+
+def test_versions_of_a_kernel_count_each_with_its_own_time():
+    r = report_with(s.WallPart("kernels", "k", 1.0, 2, ref="kernels/0"))
+    r.wall.seconds = 1.0
+    del r.kernels[2:]
+    for i, (k, took) in enumerate(zip(r.kernels, (0.1, 0.9))):
+        k.name, k.lines, k.graph, k.launches = "k", [("In[1]", 3)], i, 1
+        k.seconds, k.flops, k.bytes, k.origins = took, 10, 1, []
+    r.graphs[1].called_at = []
+    r.entries = [s.Entry(0, graph=0, hits=1), s.Entry(0, graph=1, hits=1)]
+    r.environment.update(matmul_flops_per_second=100.0, copy_bytes_per_second=1e9)
+    (a,) = [a for a in answers_of(r) if "compiled kernel" in a.text]
+    assert "at 20 % of what this machine can do" in a.text

@@ -16,7 +16,7 @@ from ...base.labels import frame_words
 from ...base.figures import differs, plural, seconds, share_bounds
 from .host_time import BETWEEN, HostTime, host_time
 from .waits import FOLLOWS, causes, recompile_seconds, subject
-from .wall import IMPORTING, graph_calls, is_joined, untimed
+from .wall import IMPORTING, graph_calls, is_joined, kernels_of, own_seconds, untimed
 
 __all__ = ["NO_CHANGE", "answers_of", "most_without_breaks", "raise_peaks"]
 
@@ -44,7 +44,7 @@ _MORE_WORK = "do more in each call: a larger batch, or the loop over calls insid
 
 def answers_of(r: Any) -> list[s.Answer]:
     out = _measured(r)
-    run = _run_seconds(r)
+    run = own_seconds(r)
     if run:
         parts = (_products, _library, _kernels, _calls, _outside, _python, _rest, _data, _waiting)
         out += [a for part in parts for a in part(r, run)]
@@ -71,17 +71,10 @@ def _without_again(r: Any, a: s.Answer) -> float:
 def most_without_breaks(r: Any) -> float | None:
     """How many times as fast the run would be at most without its breaks: what torch's kernels in graphs take, loading
     and waiting stay. None where that is not known, or so much that it says nothing."""
-    run = _run_seconds(r)
+    run = own_seconds(r)
     stays = _sum(r, "library", "data", "waiting")
     most = _bound(run, run - min(stays, run)) if run and r.wall.parts else _TOO_MUCH
     return most if most < _TOO_MUCH else None
-
-
-def _run_seconds(r: Any) -> float:
-    """The run's wall time, without compiling and importing, which the next run does not pay, and without waiting for a
-    core.
-    """
-    return max(0.0, r.wall.seconds - _sum(r, "compiling", "starved") - _importing(r))
 
 
 def _importing(r: Any) -> float:
@@ -328,10 +321,14 @@ def _reached(r: Any, parts: list[s.WallPart]) -> float | None:
     peak = max([peak, *(k.flops / k.seconds for k in r.kernels if k.flops and k.seconds)])
     near = known = 0.0
     for p in parts:
-        k = r.kernels[int(p.ref.split("/")[1])] if p.ref.startswith("kernels/") else None
-        if k is not None and k.seconds and (k.bytes or k.flops):
-            limit = max((k.bytes or 0) / copy, (k.flops or 0) / peak)
-            near += p.seconds * min(1.0, limit / k.seconds)
+        took = best = 0.0
+        for k in kernels_of(r, p):
+            if k.seconds and (k.bytes or k.flops):
+                limit = max((k.bytes or 0) / copy, (k.flops or 0) / peak)
+                took += k.seconds * k.launches
+                best += min(k.seconds, limit) * k.launches
+        if took:
+            near += p.seconds * best / took
             known += p.seconds
     return near / known if known else None
 
@@ -558,12 +555,13 @@ def _compiling(r: Any) -> list[s.Answer]:
         told = causes(r)
         others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t and x in told}) - 1
         whats = (what if " " in what else f"`{what}`") + (f" and {plural(others, 'other')}" if others > 0 else "")
+        verb = "holds no more" if c.expected == what else "changed"
         fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
         of_which = f" ({seconds(of_it)} because of `{what}`)" if others > 0 and " " not in what else ""
         out.append(
             s.Answer(
                 f"{seconds(sum(again))} of this run's {seconds(total)} went into compiling again"
-                f" because {whats} changed{of_which}; a run that meets no new size or value does not pay it",
+                f" because {whats} {verb}{of_which}; a run that meets no new size or value does not pay it",
                 action=fix,
                 settings={"dynamic": "True"} if fix.startswith("compile with dynamic=True") else {},
                 ref=f"recompiles/{i}",

@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import schema as s
 from ...base.labels import frame_words
+from .wall import own_seconds
 
 __all__ = [
     "excuse_breaks",
@@ -20,6 +21,7 @@ __all__ = [
 
 _LEAST_UNUSED = 0.1  # share of a graph's work: less than that changes no figure
 _LITTLE = 0.05  # of a run's time outside of compiled code
+_IN_CALLS = ("kernels", "library", "compiled")
 _WHOLE = ("frame hook", "toolchain", "the rest of the cell")  # fallbacks of these leave much of a cell to eager
 
 
@@ -36,8 +38,9 @@ def _median(call: s.CallTiming, engine: str) -> float | None:
 
 
 def share_of_run(r: Any) -> float | None:
-    """The share of the run, without compiling, that the timed calls took; None where they are the cell, or unknown."""
-    run = r.wall.seconds - sum(p.seconds for p in r.wall.parts if p.kind == "compiling")
+    """The share of the program's own time that the timed calls took; None where they are the cell, or unknown. Where
+    they are all that was compiled, what the run spent in compiled calls is theirs: a first call takes longer."""
+    run = own_seconds(r)
     timed = [c for c in r.speedups.calls if c.measured == "call" and _median(c, "tcompile") is not None]
     if run <= 0 or not timed or not r.speedups.of:
         return None
@@ -45,6 +48,8 @@ def share_of_run(r: Any) -> float | None:
         frame_words(f.name): sum(r.entries[n].hits or 0 for n in f.entries if n < len(r.entries)) for f in r.frames
     }
     took = sum((_median(c, "tcompile") or 0.0) * max(1, calls.get(c.name, 1)) for c in timed)
+    if {frame_words(f.name) for f in r.frames if f.entries} <= {c.name for c in timed}:
+        took = max(took, sum(p.seconds for p in r.wall.parts if p.kind in _IN_CALLS))
     return min(1.0, took / run)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Sequence
 
 from .. import schema as s
 
-__all__ = ["FOLLOWS", "causes", "recompile_seconds", "subject", "tell_waits"]
+__all__ = ["FOLLOWS", "causes", "change_words", "recompile_seconds", "subject", "tell_waits", "then_and_now"]
 
 FOLLOWS = "no change is needed: it follows from"  # how the remedy begins of what another recompile explains
 
@@ -14,8 +14,9 @@ FOLLOWS = "no change is needed: it follows from"  # how the remedy begins of wha
 def tell_waits(r: Any, waits: Sequence[tuple[float, float]]) -> None:
     """Put a "compile" event for each wait (begin and end, in seconds since the report began) into the timeline, in the
     lane of the entry that it ended with, and its length into that entry. A wait without one is that of a backward pass
-    of the entry before.
+    of the entry before, where that has one: else the compiler looked at what follows, and left it alone.
     """
+    with_backward = {p.graph for p in r.partitions if p.backward}
     events = [e for e in r.timeline if e.kind != "compile"]
     made = [e for e in events if e.kind == "entry"]
     told: list[s.TimelineEvent] = []
@@ -30,7 +31,10 @@ def tell_waits(r: Any, waits: Sequence[tuple[float, float]]) -> None:
         before = [e for e in made if e.time <= begin]
         if not inside and before:
             last = before[-1]
-            text = f"compiling what follows entry {last.entry}, a backward pass"
+            graph = r.entries[last.entry].graph if last.entry is not None else None
+            text = f"looking at what follows entry {last.entry}"
+            if graph is not None and graph in with_backward:
+                text = f"compiling what follows entry {last.entry}, a backward pass"
             told.append(s.TimelineEvent(begin, "compile", last.frame, last.entry, text, end - begin))
     r.timeline = sorted([*events, *told], key=lambda e: e.time) if told else events
 
@@ -56,3 +60,17 @@ def subject(r: s.Recompile) -> str:
     if not r.source or not r.detail:
         return r.source or r.detail or r.kind
     return f"{r.detail} of {r.source}" if " " in r.source else f"{r.source}.{r.detail}"
+
+
+def then_and_now(r: s.Recompile) -> str:
+    """`8 → 16`; of a condition, which says itself what was expected: `true → n = 3`."""
+    return f"{'true' if r.expected == subject(r) else r.expected} → {r.got}"
+
+
+def change_words(r: s.Recompile, what: str = "") -> str:
+    """`x.shape[0] changed (8 → 16)`; of a condition `n % 2 == 0 holds no more (n = 3)`. `what`: the subject in other
+    words."""
+    what = what or subject(r)
+    if r.expected == subject(r):
+        return f"{what} holds no more ({r.got})"
+    return f"{what} changed ({r.expected} → {r.got})"

@@ -15,7 +15,19 @@ from typing import Any, Iterable, Sequence
 from .. import schema as s
 from ...base.figures import plural
 
-__all__ = ["Seen", "KINDS", "IMPORTING", "by_kind", "graph_calls", "is_joined", "untimed", "wall_of", "split_compiled"]
+__all__ = [
+    "IMPORTING",
+    "KINDS",
+    "Seen",
+    "by_kind",
+    "graph_calls",
+    "is_joined",
+    "kernels_of",
+    "own_seconds",
+    "split_compiled",
+    "untimed",
+    "wall_of",
+]
 
 IMPORTING = "importing modules"  # the name of that part of Python's time, which the next run does not pay
 
@@ -132,6 +144,13 @@ def _joined(parts: list[s.WallPart], total: float) -> list[s.WallPart]:
     return ordered
 
 
+def own_seconds(r: Any) -> float:
+    """The run's wall time, without compiling and importing, which the next run does not pay, and without waiting for a
+    core."""
+    rest = (p.seconds for p in r.wall.parts if p.kind in ("compiling", "starved") or p.name == IMPORTING)
+    return max(0.0, r.wall.seconds - sum(rest))
+
+
 def is_joined(p: s.WallPart) -> bool:
     """Whether a part stands for several whose names are not told."""
     return re.fullmatch(r"\d+ others?", p.name) is not None
@@ -194,6 +213,21 @@ def graph_calls(r: Any) -> dict[int, int]:
     return calls
 
 
+def _line_of(r: Any, k: s.Kernel) -> tuple[str, int | None]:
+    called = r.graphs[k.graph].called_at if k.graph is not None else None
+    return called or (k.lines[0] if k.lines else ("", None))
+
+
+def kernels_of(r: Any, p: s.WallPart) -> list[s.Kernel]:
+    """The kernels whose time a row is: one for each version of a function that ran."""
+    if not p.ref.startswith("kernels/"):
+        return []
+    first = r.kernels[int(p.ref.split("/")[1])]
+    calls = graph_calls(r)
+    at = first.name, *_line_of(r, first)
+    return [k for k in r.kernels if k is first or (k.name, *_line_of(r, k)) == at and calls.get(k.graph)]
+
+
 def _kernel_parts(r: Any) -> list[s.WallPart]:
     """Seconds of the run in each kernel, and in each of torch's own that plans call. Kernels of one name and line are
     one row: each version of a function has its own."""
@@ -203,8 +237,8 @@ def _kernel_parts(r: Any) -> list[s.WallPart]:
     for i, k in enumerate(r.kernels):
         n = calls.get(k.graph, 0)
         if k.seconds is not None and n:
-            file, line = r.graphs[k.graph].called_at or (k.lines[0] if k.lines else ("", None))
-            at = (k.name, file, line)
+            at = k.name, *_line_of(r, k)
+            _, file, line = at
             row = kernels.setdefault(at, s.WallPart("kernels", k.name, 0.0, 0, file, line, f"kernels/{i}"))
             row.seconds += k.seconds * k.launches * n
             row.count = (row.count or 0) + k.launches * n

@@ -3,13 +3,13 @@
  * changed.
  */
 
-import { plural, seconds } from '../format';
+import { seconds } from '../format';
 import { readTheme } from '../theme';
 import { Cost, GraphDrawing, Rectangle } from './drawing';
 import { Box, Edge, Layout } from './layout';
 import { curve, ends, isKept, valueWords } from './shapes';
 import { t } from '../texts';
-import { Group, size } from './tree';
+import { Group, sizeWords } from './tree';
 
 export interface CanvasEvents {
   /** A node or a module was chosen; null: the empty ground was. `extend` with shift held. */
@@ -388,7 +388,7 @@ export class GraphCanvas {
       ? `\n${cost.of ?? t('{0}, {1} % of what was profiled', seconds(cost.seconds), Math.round(100 * cost.share))}`
       : '';
     if (box.item.kind === 'group') {
-      return `${box.item.path}\n${t('{0}, double click to open', plural(size(box.item), 'operation'))}${took}`;
+      return `${box.item.path}\n${t('{0}, double click to open', sizeWords(box.item))}${took}`;
     }
     const { node } = box.item;
     const kernel = node.kernel === null ? '' : `\n${this.kernelNames[node.kernel] ?? ''}`;

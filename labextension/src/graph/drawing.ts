@@ -5,7 +5,7 @@ import { kernelColour, kernelText, kernelTint, Theme } from '../theme';
 import { Box, Edge, Layout } from './layout';
 import { ends, isKept, label, SOURCE_H, trace, valueWords } from './shapes';
 import { t } from '../texts';
-import { Group, Item, size } from './tree';
+import { Group, Item, sizeWords } from './tree';
 
 /** Seconds of what a box stands for, and its share of all that was profiled; null where nothing is known. */
 /** `of`: words for an operation that is a part of a kernel, whose own time nobody can measure. */
@@ -345,11 +345,7 @@ export class GraphDrawing {
       c.fillStyle = theme.muted;
       c.font = `10px ${theme.font}`;
       const cost = this.cost(item);
-      c.fillText(
-        cost ? `${plural(size(item), 'operation')} · ${seconds(cost.seconds)}` : plural(size(item), 'operation'),
-        middle,
-        box.y + 32
-      );
+      c.fillText(cost ? `${sizeWords(item)} · ${seconds(cost.seconds)}` : sizeWords(item), middle, box.y + 32);
       this.heat(box, cost);
       c.strokeStyle = theme.border;
       c.lineWidth = 1;

@@ -7,6 +7,7 @@
  */
 
 import { GraphNode } from '../schema';
+import { plural } from '../format';
 import { isUpdate, placeNodes } from './parts';
 
 export interface Leaf {
@@ -108,12 +109,23 @@ function tidy(group: Group, groups: Group[]): void {
   }
 }
 
+const NO_OPERATIONS = ['input', 'parameter', 'output'];
+/** Whether a node computes something: what a graph is given, and what it returns, are no operations. */
+export const isOperation = (n: GraphNode) => !NO_OPERATIONS.includes(n.op);
+
+/** How many operations a group holds. */
 export function size(group: Group): number {
   let n = 0;
   for (const child of group.children) {
-    n += child.kind === 'leaf' ? 1 : size(child);
+    n += child.kind === 'group' ? size(child) : isOperation(child.node) ? 1 : 0;
   }
   return n;
+}
+
+/** `12 operations`; of a group that only holds what the graph is given `3 inputs`. */
+export function sizeWords(group: Group): string {
+  const n = size(group);
+  return n ? plural(n, 'operation') : plural(group.last - group.first + 1, 'input');
 }
 
 /** Of a graph larger than that, an overview is shown first. */

@@ -13,7 +13,7 @@ import { Cost } from './drawing';
 import { Box, Layout, layout } from './layout';
 import { Minimap } from './minimap';
 import { measure } from './shapes';
-import { buildTree, Group, initiallyOpen, Item, size, Tree } from './tree';
+import { buildTree, Group, initiallyOpen, isOperation, Item, size, Tree } from './tree';
 import { costsOf } from '../profile/spans';
 import { MARK_WORDS, valueFacts, Values } from './values';
 import { whyElement } from './why';
@@ -561,7 +561,7 @@ export class GraphView {
       const { values } = await host.ask('values', { report: this.model.report.id, graph: this.state.graph }, say);
       this.values = new Map((values as Values[]).map(v => [v.node, v]));
       const marked = (values as Values[]).filter(v => v.mark);
-      const operations = this.nodes.filter(n => !['input', 'parameter', 'output'].includes(n.op)).length;
+      const operations = this.nodes.filter(isOperation).length;
       const more = values.length < operations ? ` ${t('As many as fit, of {0} operations.', count(operations))}` : '';
       this.canvas.mark(new Map(marked.map(v => [v.node, v.mark])));
       return [
@@ -620,7 +620,7 @@ export class GraphView {
     const { report } = this.model;
     const graph = report.graphs[this.state.graph];
     if (!this.chosen.length) {
-      const operations = this.nodes.filter(n => !n.gone && !['input', 'parameter', 'output'].includes(n.op));
+      const operations = this.nodes.filter(n => !n.gone && isOperation(n));
       const outside = operations.filter(n => n.kernel === null).length;
       this.details.append(
         h('h4', null, graph?.name ?? t('no graph')),

@@ -1,7 +1,7 @@
 /** Call by call: which entry served, which calls had to wait for the compiler, and why the others had not. */
 
 import { Child, h, prose, section, table } from '../dom';
-import { changedCode, count, frameWords, plural, seconds } from '../format';
+import { changed, changedCode, count, frameWords, plural, seconds } from '../format';
 import { Recompile, Report } from '../schema';
 import { t } from '../texts';
 
@@ -158,14 +158,7 @@ function why(report: Report, r: Row): Child[] {
       ? [
           ...prose(callWords(r.causes[0])),
           t(' compiled again: '),
-          ...r.causes.flatMap((c, i) => [
-            i ? '; ' : '',
-            ...prose(changedCode(c)),
-            t(' was '),
-            ...prose(quoted(c.expected)),
-            t(', is now '),
-            ...prose(quoted(c.got))
-          ])
+          ...r.causes.flatMap((c, i) => [i ? '; ' : '', ...changeWords(c)])
         ]
       : [
           typeof goes_on === 'number'
@@ -190,6 +183,16 @@ function why(report: Report, r: Row): Child[] {
       : [])
   ];
 }
+
+/** `x.shape[0]` changed from `8` to `16`; of a condition: `n % 2 == 0` holds no more, as `n = 3`. */
+export function changeWords(r: Recompile): Child[] {
+  return isCondition(r)
+    ? [...prose(changedCode(r)), t(' holds no more, as '), ...prose(quoted(r.got))]
+    : [...prose(changedCode(r)), t(' changed from '), ...prose(quoted(r.expected)), t(' to '), ...prose(quoted(r.got))];
+}
+
+/** Whether what changed says itself what was expected. */
+export const isCondition = (r: Recompile) => changed(r) === r.expected;
 
 /** `call 2 of `f` (from line 12)`: calls that became part of another compiled function are not counted. */
 export function callWords(r: Recompile): string {
@@ -219,11 +222,11 @@ export function waitWords(report: Report, row: Row): string {
   if (row.backward) {
     return t('backward of {0}', numbered(row.name));
   }
-  return typeof entry.goes_on === 'number'
-    ? row.causes.length
-      ? t('{0}, from line {1} on', call, entry.goes_on)
-      : t('the first of {0} to go on from line {1}', row.name, entry.goes_on)
-    : call;
+  if (typeof entry.goes_on !== 'number') {
+    return call;
+  }
+  const from = entry.goes_on ? t('from line {0}', entry.goes_on) : t('after a break'); // 0: not known
+  return row.causes.length ? `${call}, ${from}` : t('the first of {0} to go on {1}', row.name, from);
 }
 
 /** A value as code; a sentence, or a few words, as they are. */

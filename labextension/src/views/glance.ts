@@ -1,14 +1,14 @@
 /** What a reader of a report asks first, each with its answer in a few words and the way to the rest. */
 
 import { Child, h, prose, section } from '../dom';
-import { bytes, changedCode, place, plural, seconds } from '../format';
-import { lineShares } from '../listing';
+import { bytes, place, plural, seconds } from '../format';
+import { lineShares, wholeShare } from '../listing';
 import { NumericError, PartitionValue, Report } from '../schema';
 import { mainGraph, Model } from '../selection';
 import { t, words } from '../texts';
 import { keptInside } from './kept';
 import { KEPT_WORDS, readers } from './memory';
-import { callRows, callWords, quoted, varyingNames, waitWords } from './calls';
+import { callRows, callWords, changeWords, varyingNames, waitWords } from './calls';
 import { exponent } from './numerics';
 import { ViewContext } from './view';
 
@@ -20,13 +20,16 @@ interface Row {
 }
 
 const CHANGES = 2;
+/** Shares of lines that are told as one number. */
+const ALIKE = 0.005;
+const per = (share: number) => (share < 0.01 ? t('under 1 %') : `${Math.round(100 * share)} %`);
 const NAMES = 3;
 
 export function glanceView({ model, go }: ViewContext): HTMLElement | null {
   const { report } = model;
   const known = report.graphs.length > 0;
   const rows = [
-    known
+    known || report.wall?.how === 'sampled'
       ? costliestLine(
           report,
           f => model.isHere(f),
@@ -81,18 +84,43 @@ function costliestLine(
   here: (file: string) => boolean,
   select: (file: string, line: number) => void
 ): Row | null {
-  const [key, share] = [...lineShares(report, here)].sort((a, b) => b[1] - a[1])[0] ?? ['', 0];
+  const shares = [...lineShares(report, here)].sort((a, b) => b[1] - a[1]);
+  const [key, share] = shares[0] ?? ['', 0];
   if (!share) {
     return null;
   }
+  const alike = shares.filter(([, s]) => share - s < ALIKE).length - 1;
+  const question = t('Which line costs most?');
   const at = key.lastIndexOf(':');
   const [file, line] = [key.slice(0, at), Number(key.slice(at + 1))];
-  const own = file === report.source.file;
-  const code = own ? (report.source.text.split('\n')[line - (report.source.first_line || 1)]?.trim() ?? '') : '';
+  const codeOf = (n: number) => report.source.text.split('\n')[n - (report.source.first_line || 1)]?.trim() ?? '';
+  const code = file === report.source.file ? codeOf(line) : '';
+  const sampled = report.wall?.how === 'sampled';
+  const whole = sampled ? 1 : wholeShare(report);
+  const nowhere = 1 - shares.reduce((sum, [, s]) => sum + s, 0) * whole; // what no line is known to have taken
+  const little = nowhere > share * whole;
+  const plain = report.marks.find(m => m.kind === 'eager' && here(m.file));
+  if (little && !sampled && plain) {
+    return {
+      question,
+      answer: [
+        t('not known: the run was too short to look at; line {0} ran as plain Python: ', plain.line),
+        h('code', null, codeOf(plain.line))
+      ],
+      more: () => select(plain.file, plain.line)
+    };
+  }
+  const each = per(share);
   return {
-    question: t('Which line costs most?'),
+    question,
     answer: [
-      t('{0}, {1} %', place(file, line, report.source.file), Math.round(100 * share)),
+      little && sampled
+        ? t('none: {0} is guards, launches and the rest of compiled calls; of the lines ', per(nowhere))
+        : '',
+      alike
+        ? t('{0} and {1} more alike, {2} each', place(file, line, report.source.file), alike, each)
+        : `${place(file, line, report.source.file)}, ${each}`,
+      little && !sampled ? t(' of what kernels took') : '',
       code ? [': ', h('code', null, code)] : ''
     ],
     more: () => select(file, line)
@@ -233,15 +261,7 @@ function again(report: Report): Row | null {
   const more = report.recompiles.length - 1;
   return {
     question: t('Why did it compile again?'),
-    answer: [
-      ...prose(callWords(first)),
-      ': ',
-      ...prose(t('{0} changed from ', changedCode(first))),
-      ...prose(quoted(first.expected)),
-      t(' to '),
-      ...prose(quoted(first.got)),
-      more ? t('; {0} more', more) : ''
-    ],
+    answer: [...prose(callWords(first)), ': ', ...changeWords(first), more ? t('; {0} more', more) : ''],
     more: `recompiles/${told}`
   };
 }

@@ -3,7 +3,7 @@
 import { append, Child, clear, Column, empty, h, prose, section, table } from '../dom';
 import { changedCode, count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
-import { callsView, callWords } from './calls';
+import { callsView, callWords, isCondition } from './calls';
 import { forecastForm } from './forecast';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
@@ -186,7 +186,13 @@ function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement
   return h(
     isBenign(r) ? 'article.tc-card.tc-card-quiet' : 'article.tc-card',
     { tabindex: -1 },
-    h('h4', null, ...prose(changedCode(r)), t(' changed '), h('span.tc-muted', null, ...prose(callWords(r)))),
+    h(
+      'h4',
+      null,
+      ...prose(changedCode(r)),
+      isCondition(r) ? t(' holds no more ') : t(' changed '),
+      h('span.tc-muted', null, ...prose(callWords(r)))
+    ),
     h(
       'dl.tc-versus',
       null,

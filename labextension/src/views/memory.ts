@@ -247,7 +247,7 @@ function valuesTable(
   return table<PartitionValue>(
     [
       { title: t('value'), cell: v => h('code', null, v.name) },
-      { title: t('operation'), cell: v => h('code', null, v.op) },
+      { title: t('operation'), cell: v => h('code', { title: v.op }, shortOp(v.op)) },
       { title: t('bytes'), number: true, cell: v => bytes(v.bytes) },
       { title: t('type'), short: true, cell: v => tensorType(v) },
       ...(read.size
@@ -255,8 +255,9 @@ function valuesTable(
             {
               title: t('why it is kept'),
               cell: (v: PartitionValue) => [
-                KEPT_WORDS[v.kind] ?? v.kind,
-                read.get(v.name) ? [t('; backward reads it in '), h('code', null, read.get(v.name)!)] : ''
+                v.kind === 'inside' && read.get(v.name) ? '' : (KEPT_WORDS[v.kind] ?? v.kind),
+                v.kind !== 'inside' && read.get(v.name) ? '; ' : '',
+                read.get(v.name) ? [t('backward reads it in '), h('code', null, read.get(v.name)!)] : ''
               ]
             }
           ]

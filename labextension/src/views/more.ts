@@ -114,7 +114,7 @@ export function moreView(context: ViewContext): View {
             [
               { title: t('size'), cell: s => h('code', null, s.name) },
               { title: t('graph'), cell: s => s.graph },
-              { title: t('of'), cell: s => h('code', null, s.source) },
+              { title: t('of'), cell: s => prose(sourceWords(s.source)) },
               { title: t('range'), cell: s => `${bound(s.lo, '−∞')} … ${bound(s.hi, '∞')}` },
               { title: t('first call'), number: true, cell: s => s.hint ?? '–' },
               {
@@ -320,4 +320,10 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
         )
       : null
   );
+}
+
+/** Where a size comes from: a name is code; what has none is told in words: `shape[0]` of an intermediate value. */
+function sourceWords(source: string): string {
+  const unnamed = /^([^.]* [^.]*)\.(.+)$/.exec(source);
+  return unnamed ? t('`{0}` of {1}', unnamed[2], unnamed[1]) : `\`${source}\``;
 }

@@ -325,11 +325,15 @@ function fixOf(report: Report, f: Finding): HTMLElement | null {
 
 /** Words for an empty corner of a report, used by several views. */
 export function omissions(report: Report): HTMLElement | null {
+  // What is left out in several steps is told once.
+  const left = new Map<string, number>();
+  report.omitted.forEach(o => left.set(o.what, (left.get(o.what) ?? 0) + o.count));
+  const whys = new Set(report.omitted.map(o => o.why));
   return report.omitted.length
     ? h(
         'p.tc-muted',
         null,
-        t('Left out: {0}.', report.omitted.map(o => `${count(o.count)} ${o.what} (${o.why})`).join('; '))
+        t('Left out {0}: {1}.', [...whys].join(', '), [...left].map(([what, n]) => `${what} (${count(n)})`).join(', '))
       )
     : null;
 }

@@ -2,7 +2,7 @@
 
 import { empty, h, prose, section, table } from '../dom';
 import { stackedBar } from '../figures';
-import { count, place, plural, seconds, shareBounds } from '../format';
+import { count, place, plural, seconds, shareBounds, shortOp } from '../format';
 import { isOwnTime } from '../listing';
 import { Decision, Report, WallPart } from '../schema';
 import { t, words } from '../texts';
@@ -83,7 +83,7 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
             title: t('what'),
             cell: p => [
               h('span.tc-swatch', { style: { background: COLOURS[p.kind] } }),
-              p.kind === 'compiled' || JOINED.test(p.name) ? p.name : h('code', null, p.name)
+              p.kind === 'compiled' || JOINED.test(p.name) ? p.name : h('code', { title: p.name }, shortOp(p.name))
             ]
           },
           { title: t('kind of time'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
