@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import { Box, layout } from '../src/graph/layout';
 import { placeNodes } from '../src/graph/parts';
 import { removedNodes } from '../src/graph/passes';
+import { along, label } from '../src/graph/shapes';
 import { decision } from '../src/graph/why';
 import { buildTree, initiallyOpen, isOperation, size, Tree } from '../src/graph/tree';
 import { GraphNode, GraphPass, Partition, Report } from '../src/schema';
@@ -242,4 +243,32 @@ test('what reads a kept value is told through its views', () => {
   const model = { levels: () => ['lowered'], graphNodes: () => nodes } as unknown as Model;
   const partition = { backward: [1], saved: [{ name: 'mm' }] } as unknown as Partition;
   assert.deepEqual([...readers(partition, model)], [['mm', 'mul, exp']]);
+});
+
+test('a chain of eighty operations is laid out about as wide as a view, so that all of it can be read', () => {
+  const chain = Array.from({ length: 80 }, (_, i) => node(i, i ? 'aten.add.Tensor' : 'input', i ? [i - 1] : [], ''));
+  const { root } = layout(buildTree(chain), new Set(), measure);
+  const scale = Math.min(865 / root.w, 480 / root.h);
+  assert.ok(scale > 0.35, `${root.w} x ${root.h}`);
+});
+
+test('a box says the name that other views use', () => {
+  const named = (name: string, op: string) => label({ ...node(0, op, [0], ''), name });
+  assert.equal(named('add_3', 'aten.add.Tensor'), 'add_3');
+  assert.equal(named('sum_1', 'aten.sum.dim_IntList'), 'sum_1');
+  assert.equal(named('h', 'aten.relu.default'), 'relu');
+  assert.equal(named('adder_3', 'aten.add.Tensor'), 'add');
+});
+
+test('a label lies on its edge', () => {
+  const box = (x: number, y: number) => ({ x, y, w: 10, h: 10 }) as Box;
+  const edge = { from: box(0, 0), to: box(100, 200) } as Parameters<typeof along>[0];
+  assert.deepEqual(
+    [along(edge, 0), along(edge, 1)],
+    [
+      { x: 5, y: 10 },
+      { x: 105, y: 200 }
+    ]
+  );
+  assert.deepEqual(along(edge, 0.5), { x: 55, y: 105 });
 });

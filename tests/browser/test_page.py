@@ -254,7 +254,7 @@ def test_one_place_says_of_each_call_what_served_it_and_why(browser: Any, addres
         for words in (
             "the first call: there was no entry yet",
             "compiled again: ",
-            "was 8, is now 16",
+            "changed from 8 to 16",
             "did not compile",
         ):
             assert words in text, text

@@ -3,7 +3,7 @@
 import { plural, seconds, tensorType } from '../format';
 import { kernelColour, kernelText, kernelTint, Theme } from '../theme';
 import { Box, Edge, Layout } from './layout';
-import { ends, isKept, label, SOURCE_H, trace, valueWords } from './shapes';
+import { along, ends, isKept, label, SOURCE_H, trace, valueWords } from './shapes';
 import { t } from '../texts';
 import { Group, Item, sizeWords } from './tree';
 
@@ -91,7 +91,7 @@ export class GraphDrawing {
     if (scale > 0.12) {
       this.drawKernels(boxes, layout, captions);
     }
-    this.drawEdges(layout, view);
+    this.drawEdges(layout, view, boxes);
     for (const box of boxes) {
       this.drawBox(box);
     }
@@ -206,7 +206,7 @@ export class GraphDrawing {
     }
   }
 
-  private drawEdges(layout: Layout, view: Rectangle): void {
+  private drawEdges(layout: Layout, view: Rectangle, boxes: Box[]): void {
     const c = this.context;
     const { theme } = this;
     c.lineWidth = Math.min(1.2, 0.8 / this.scale);
@@ -240,7 +240,7 @@ export class GraphDrawing {
       c.stroke();
     }
     if (this.scale > 0.5 && this.touched.size && this.touched.size <= MOST_LABELLED) {
-      this.drawLabels();
+      this.drawLabels(boxes);
     }
     if (this.scale > 0.35) {
       c.fillStyle = theme.muted;
@@ -257,8 +257,8 @@ export class GraphDrawing {
     }
   }
 
-  /** What flows along the edges of the chosen boxes. */
-  private drawLabels(): void {
+  /** What flows along the edges of the chosen boxes; beside these boxes, which are drawn over it. */
+  private drawLabels(boxes: Box[]): void {
     const c = this.context;
     c.font = `10px ${this.theme.mono}`;
     c.textAlign = 'center';
@@ -271,16 +271,16 @@ export class GraphDrawing {
       half: 2.6 * text.length
     }));
     for (const edge of this.touched) {
-      const [x0, y0, x1, y1] = ends(edge);
       const text = edge.count > 1 ? plural(edge.count, 'value') : valueWords(edge.source);
       const half = c.measureText(text).width / 2 + 4;
-      // towards the other end: many edges meet at the chosen box; never over another label
+      // towards the other end: many edges meet at the chosen box; never over another label, nor under a box
       const out = this.selected.includes(edge.from);
-      const place = [0.62, 0.78, 0.46, 0.9, 0.3].map(near => {
-        const at = out ? near : 1 - near;
-        return { x: x0 + (x1 - x0) * at, y: y0 + (y1 - y0) * at, half };
-      });
-      const free = place.find(p => !taken.some(q => Math.abs(p.x - q.x) < p.half + q.half && Math.abs(p.y - q.y) < 13));
+      const place = [0.62, 0.5, 0.78, 0.4, 0.9, 0.3].map(at => ({ ...along(edge, out ? at : 1 - at), half }));
+      const free = place.find(
+        p =>
+          !taken.some(q => Math.abs(p.x - q.x) < p.half + q.half && Math.abs(p.y - q.y) < 13) &&
+          !boxes.some(b => p.x + half > b.x && p.x - half < b.x + b.w && p.y > b.y - 6 && p.y < b.y + b.h + 6)
+      );
       if (!free) {
         continue; // the hint of the box tells it
       }

@@ -51,7 +51,9 @@ const GAP_X = 22;
 const GAP_Y = 30;
 const PAD = 14;
 const TITLE = 24;
-const FOLD_FROM = 4000;
+/** Frames that are higher continue in columns: all of a graph is to be readable, in a view that is wider than high. */
+const FOLD_FROM = 2000;
+const WIDE = 1.8;
 const FOLD_GAP = 60;
 
 interface Work {
@@ -290,12 +292,12 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   frame.h = bottom + PAD;
 }
 
-/** Deep models are long chains: a very tall frame continues in further columns, about as wide as it is high in all. */
+/** Deep models are long chains: a very tall frame continues in further columns. */
 function fold(width: number, height: number, tallest: number): number {
   if (height < FOLD_FROM || height < 4 * width) {
     return 1;
   }
-  const columns = Math.max(1, Math.round(Math.sqrt(height / (width + FOLD_GAP) / 1.4)));
+  const columns = Math.max(1, Math.round(Math.sqrt((WIDE * height) / (width + FOLD_GAP))));
   return Math.max(1, Math.min(columns, Math.floor(height / tallest))); // a column is no shorter than its tallest member
 }
 

@@ -15,9 +15,12 @@ const LEAF_H = 38;
 export const SOURCE_H = 22;
 const GROUP_H = 44;
 
+/** What a box says: a node's name, as in all other views, where it tells the operation (`add_3`); else the operation. */
 export function label(node: GraphNode): string {
   const source = node.op === 'input' || node.op === 'parameter' || node.op === 'output';
-  return source ? node.name.replace(OWN_ROOT, '') : shortOp(node.op);
+  const op = shortOp(node.op);
+  const numbered = node.name.startsWith(op) && /^_\d+$/.test(node.name.slice(op.length));
+  return source ? node.name.replace(OWN_ROOT, '') : numbered ? node.name : op;
 }
 
 /** `f32 128×512, 262 KB`, with its strides where these are not those of rows after each other. */
@@ -53,6 +56,15 @@ export function ends(edge: Edge): [number, number, number, number] {
 /** How far its control points lie from its ends. */
 export function curve(y0: number, y1: number): number {
   return Math.max(12, Math.min(60, Math.abs(y1 - y0) / 2));
+}
+
+/** A point of an edge: 0 where it begins, 1 where it ends. */
+export function along(edge: Edge, at: number): { x: number; y: number } {
+  const [x0, y0, x1, y1] = ends(edge);
+  const bend = curve(y0, y1);
+  const of = (a: number, b: number, c: number, d: number) =>
+    (1 - at) ** 3 * a + 3 * (1 - at) ** 2 * at * b + 3 * (1 - at) * at ** 2 * c + at ** 3 * d;
+  return { x: of(x0, x0, x1, x1), y: of(y0, y0 + bend, y1 - bend, y1) };
 }
 
 export function trace(c: CanvasRenderingContext2D, edge: Edge): void {
