@@ -28,6 +28,7 @@ from environment import find_browser  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "build" / "site-source"
+SITE = ROOT / "build" / "site"
 KEPT = ROOT / "build" / "site-notebooks"
 MIME = "application/vnd.tcompile.report.v1+json"
 
@@ -308,7 +309,10 @@ def build(generator: str) -> int:
     paths = [p for p in (generator, os.environ.get("PYTHONPATH", "")) if p]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", str(ROOT / "docs" / "mkdocs.yml")]
-    return subprocess.call(command, env=env)
+    status = subprocess.call(command, env=env)
+    # Its addresses begin at the root of a server: read from a folder, or hosted below one, it has no style and no links.
+    (SITE / "404.html").unlink(missing_ok=True)
+    return status
 
 
 def from_disk(page: str) -> str:

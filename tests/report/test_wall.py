@@ -418,7 +418,7 @@ def test_a_wait_for_the_compiler_is_told_with_its_entry_and_a_backward_pass_as_t
 def test_versions_of_a_kernel_count_each_with_its_own_time():
     r = report_with(s.WallPart("kernels", "k", 1.0, 2, ref="kernels/0"))
     r.wall.seconds = 1.0
-    del r.kernels[2:]
+    r.kernels[2].seconds = None
     for i, (k, took) in enumerate(zip(r.kernels, (0.1, 0.9))):
         k.name, k.lines, k.graph, k.launches = "k", [("In[1]", 3)], i, 1
         k.seconds, k.flops, k.bytes, k.origins = took, 10, 1, []
@@ -427,3 +427,34 @@ def test_versions_of_a_kernel_count_each_with_its_own_time():
     r.environment.update(matmul_flops_per_second=100.0, copy_bytes_per_second=1e9)
     (a,) = [a for a in answers_of(r) if "compiled kernel" in a.text]
     assert "at 20 % of what this machine can do" in a.text
+
+
+def test_a_loop_that_was_left_to_python_is_told_with_what_is_quicker():
+    r = report_with(s.WallPart("torch", "norm", 0.9, None, "In[1]", 4, looks=90))
+    r.wall = s.Wall(1.0, "sampled", 100, r.wall.parts, 100)
+    r.source.file, r.source.first_line = "In[1]", 1
+    r.source.text = "out = 0\nfor i in range(9):\n    x = rows[i]\n    out += x.norm()\ny = out.norm()"
+    r.graph_breaks = [s.Break("small_loop", "many turns", "In[1]", 2, harmless=True, remedy="no change is needed")]
+    (a,) = [a for a in answers_of(r) if "norm" in a.text]
+    assert "the loop at line 2 runs as plain Python" in a.text and "whole tensors" in a.action
+    assert a.how == "at most" and a.gain == pytest.approx(10)
+    r.wall.parts[0].line = 5
+    (a,) = [a for a in answers_of(r) if "norm" in a.text]
+    assert not a.action, "what stands behind the loop is not in it"
+    r.wall = s.Wall(1.0, "counted", 0, [s.WallPart("rest", "the rest", 1.0)])
+    r.entries = [s.Entry(0)]
+    assert any("whole tensors" in a.action for a in answers_of(r))
+
+
+def test_several_breaks_are_ranked_by_what_all_of_them_cost():
+    r = sample()
+    r.wall = s.Wall()
+    r.graph_breaks = [
+        s.Break("item", "read", "In[1]", n, remedy="use a mask", seconds=1e-5, share=0.35) for n in (3, 4)
+    ]
+    r.source.file = "In[1]"
+    slower = s.Speedup("tcompile", "eager", 0.6, 0.59, 0.61)
+    r.speedups.overall, r.tried = [slower], {}
+    told = [a for a in answers_of(r) if a.gain]
+    assert [a.ref for a in told[:2]] == ["breaks/0", "breaks/1"], "leaving the cell to eager gains less"
+    assert "Without those at lines 3 and 4 it is about 3.3×" in told[0].text

@@ -599,8 +599,8 @@ CAUSES: tuple[Cause, ...] = (
         "",
         "the loop has many iterations with a few operators each: one graph of them all takes far longer to compile than"
         " to run",
-        _NOTHING + "the loop runs as plain Python; operators on whole tensors in its place are quicker by far, and"
-        " @tcompile.compile on a function has its loops unrolled",
+        "no change is needed where it takes little time: the loop runs as plain Python. Operators on whole tensors in"
+        " its place are quicker by far; in a function under @tcompile.compile loops are unrolled",
     ),
     Cause(
         "exception",

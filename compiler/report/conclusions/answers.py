@@ -27,6 +27,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "_mm")
 _PEAKS = {"float32": "matmul_flops_per_second", "bfloat16": "bfloat16_flops_per_second"}
 _IN_16_BITS = (*_PRODUCTS, "convolution")  # what autocast computes in them, and takes most of a run
 NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
+_SMALL_LOOP = "small_loop"  # the kind of a loop of many turns with a few operators each
 _TEXT = "print"  # the kind of breaks where text is made of a tensor
 _DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
 _WORTH_A_SEARCH = 1e-4  # seconds of a run: a search for better kernels takes minutes
@@ -57,7 +58,10 @@ def answers_of(r: Any) -> list[s.Answer]:
     for a in out:
         if a.how in ("at most", "about") and (a.gain or 1.0) < _LEAST_GAIN:
             a.action, a.settings, a.gain, a.how = "", {}, None, ""
-    out.sort(key=lambda a: (-(a.gain or _without_again(r, a)), -(a.share or 0.0)))
+    # one break costs what it does; whoever mends one goes on to the next: they are ranked by what all of them cost
+    breaks = _without_breaks(r, out)
+    rank = lambda a: max(a.gain, breaks) if a.how == "about" and a.gain else a.gain or _without_again(r, a)
+    out.sort(key=lambda a: (-rank(a), -(a.gain or 1.0), -(a.share or 0.0)))
     return out[:_MOST]
 
 
@@ -422,6 +426,9 @@ def _outside(r: Any, run: float) -> list[s.Answer]:
                 line=b.line,
             )
         ]
+    loop = _nearest_break(r, parts[0])
+    if loop is not None and _is_certain(bounds) and _is_in_small_loop(r, r.graph_breaks[loop], parts[0].line):
+        return [_whole_tensors(r, loop, text, took, run)]
     return [s.Answer(text, share=took / run, ref="", line=parts[0].line)]
 
 
@@ -433,12 +440,13 @@ def _too_few(r: Any, parts: list[s.WallPart]) -> str:
 def _break_before(r: Any, p: s.WallPart) -> int | None:
     """The break that an operator outside of graphs stands behind: the nearest one above its line, where it has a
     remedy. One that needs no change ends the search: what stands behind it was never meant to be in a graph."""
+    i = _nearest_break(r, p)
+    return i if i is not None and r.graph_breaks[i].remedy and not r.graph_breaks[i].harmless else None
+
+
+def _nearest_break(r: Any, p: s.WallPart) -> int | None:
     above = [(b.line, i) for i, b in enumerate(r.graph_breaks) if b.file == p.file and p.line and b.line <= p.line]
-    if not above or _is_library(r, p.file):
-        return None
-    i = max(above)[1]
-    b = r.graph_breaks[i]
-    return i if b.remedy and not b.harmless else None
+    return max(above)[1] if above and not _is_library(r, p.file) else None
 
 
 def _breaks(r: Any) -> list[s.Answer]:
@@ -465,7 +473,18 @@ def _breaks(r: Any) -> list[s.Answer]:
                 **_at_most(_bound(1.0, b.share), remedy, how="about"),
             )
         )
+    told = [a for a in out if a.action]
+    if len(told) > 1:
+        together = _without_breaks(r, out)
+        lines = ", ".join(str(a.line) for a in told[:-1]) + f" and {told[-1].line}"
+        max(told, key=lambda a: a.gain or 0.0).text += f". Without those at lines {lines} it is about {together:.2g}×"
     return out
+
+
+def _without_breaks(r: Any, answers: list[s.Answer]) -> float:
+    """How many times as fast a call is about without all breaks that these answers have a remedy for."""
+    told = [r.graph_breaks[int(a.ref.split("/")[1])] for a in answers if a.how == "about" and a.action]
+    return _bound(1.0, min(1.0, sum(b.share or 0.0 for b in told)))
 
 
 def _is_library(r: Any, file: str) -> bool:
@@ -494,9 +513,35 @@ def _rest(r: Any, run: float) -> list[s.Answer]:
     took = _sum(r, "rest")
     if r.wall.how == "sampled" or not r.entries or took / run < 4 * _LEAST:
         return []
-    return [
-        s.Answer(f"{_part(took, run)} is Python, and what could not be told apart in so short a run", share=took / run)
-    ]
+    text = f"{_part(took, run)} is Python, and what could not be told apart in so short a run"
+    loop = next((i for i, b in enumerate(r.graph_breaks) if b.kind == _SMALL_LOOP), None)
+    if loop is not None:
+        return [_whole_tensors(r, loop, text, took, run)]
+    return [s.Answer(text, share=took / run)]
+
+
+def _is_in_small_loop(r: Any, b: s.Break, line: int | None) -> bool:
+    """Whether a line of the report's code lies in the body of a loop that was left to Python."""
+    if b.kind != _SMALL_LOOP or not line or b.file != r.source.file:
+        return False
+    first = r.source.first_line or 1
+    head, *body = [x.expandtabs() for x in r.source.text.splitlines()[b.line - first : line - first + 1]] or [""]
+    depth = len(head) - len(head.lstrip())
+    return all(len(x) - len(x.lstrip()) > depth for x in body if x.strip())
+
+
+def _whole_tensors(r: Any, i: int, text: str, took: float, run: float) -> s.Answer:
+    """What is to be done about a loop that was left to Python because its turns do too little for the compiler."""
+    line = r.graph_breaks[i].line
+    return s.Answer(
+        f"{text}; the loop at line {line} runs as plain Python, a few operators a turn",
+        _bound(run, took),
+        "at most",
+        share=took / run,
+        action=f"write operators on whole tensors in place of the loop at line {line}",
+        ref=f"breaks/{i}",
+        line=line,
+    )
 
 
 def _data(r: Any, run: float) -> list[s.Answer]:
