@@ -310,7 +310,7 @@ def build(generator: str) -> int:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", str(ROOT / "docs" / "mkdocs.yml")]
     status = subprocess.call(command, env=env)
-    # Its addresses begin at the root of a server: read from a folder, or hosted below one, it has no style and no links.
+    # Its addresses begin at a server's root: from a folder, or hosted below a root, it has no style and no links.
     (SITE / "404.html").unlink(missing_ok=True)
     return status
 
@@ -334,7 +334,7 @@ def main() -> int:
     the_tour()
     status = build(options.generator)
     if not status:
-        for path in (ROOT / "build" / "site").rglob("*.html"):
+        for path in SITE.rglob("*.html"):
             text = path.read_text(encoding="utf-8")
             if SHIM.search(text):
                 path.write_text(from_disk(text), encoding="utf-8")

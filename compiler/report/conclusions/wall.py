@@ -215,7 +215,8 @@ def graph_calls(r: Any) -> dict[int, int]:
 
 def _line_of(r: Any, k: s.Kernel) -> tuple[str, int | None]:
     called = r.graphs[k.graph].called_at if k.graph is not None else None
-    return called or (k.lines[0] if k.lines else ("", None))
+    file, line = called or (k.lines[0] if k.lines else ("", None))
+    return file, line
 
 
 def kernels_of(r: Any, p: s.WallPart) -> list[s.Kernel]:
