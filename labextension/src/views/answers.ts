@@ -112,7 +112,11 @@ function note(a: Answer, go: (ref: string) => void): HTMLElement {
 
 function details(a: Answer, go: (ref: string) => void): HTMLElement | null {
   return a.ref && a.ref !== 'overview'
-    ? h('button.tc-link', { type: 'button', onclick: () => go(a.ref) }, t('details'))
+    ? h(
+        'button.tc-link',
+        { type: 'button', 'aria-label': t('details: {0}', a.text), onclick: () => go(a.ref) },
+        t('details')
+      )
     : null;
 }
 
