@@ -487,13 +487,7 @@ def closed_line(r: Any) -> str:
     parts = [" · ".join(facts) if m.graphs or not m.note else m.note]
     if m.note and m.graphs:
         parts.append(m.note)
-    timed = [(words, r.speedups.over(over)) for over, words in (("eager", "eager"), ("torch", "torch.compile"))]
-    several = [(words, x) for words, x in timed if x is not None and x.lo != x.hi]
-    single = [(words, x) for words, x in timed if x is not None and x.lo == x.hi]
-    parts += [against(x.ratio, x.lo, x.hi, words) + _of(r.speedups) for words, x in several]
-    if single:
-        x = single[0][1]
-        parts.append(against(x.ratio, x.lo, x.hi, " and ".join(words for words, _ in single)) + _of(r.speedups))
+    parts += _compared(r)
     if r.speedups.overall and r.speedups.note:
         parts[-1] += " (busy machine)"
     unused, whose = unused_share(r)
@@ -507,6 +501,18 @@ def closed_line(r: Any) -> str:
             cost += f" · pays off after {count(even)} call{'' if even == 1 else 's'}"
         parts.append(cost)
     return f"{head}   " + "   ".join(parts)
+
+
+def _compared(r: Any) -> list[str]:
+    """How the cell's speed compares with eager's and stock's. Where there was one sample of each, that is told once."""
+    timed = [(words, r.speedups.over(over)) for over, words in (("eager", "eager"), ("torch", "torch.compile"))]
+    several = [(words, x) for words, x in timed if x is not None and x.lo != x.hi]
+    single = [(words, x) for words, x in timed if x is not None and x.lo == x.hi]
+    told = [against(x.ratio, x.lo, x.hi, words) + _of(r.speedups) for words, x in several]
+    if single:
+        x = single[0][1]
+        told.append(against(x.ratio, x.lo, x.hi, " and ".join(words for words, _ in single)) + _of(r.speedups))
+    return told
 
 
 def _of(speedups: s.Speedups) -> str:
