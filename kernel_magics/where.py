@@ -42,6 +42,7 @@ _OUTPUT = (os.path.join("ipykernel", "iostream.py"), os.path.join(_TORCH, "_tens
 _CALLS = ("CALL", "PRECALL")
 _SYMBOLS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/", ast.Pow: "**"}
 _WITH_THREADS = ("compiled", "compiling")
+_INNERMOST = 40  # frames of a stack that tell of loading data
 _BUSY = 0.1  # of a stretch of time without a core: the machine is busy
 _STARVED = Seen("starved", "waiting for a core: other programs were at work")
 _AUTOGRAD = ("run_backward", "_engine_run_backward")
@@ -81,20 +82,25 @@ class _File(NamedTuple):
     progress: bool
     data: bool
     output: bool  # of what makes text of tensors, and takes a program's output to the notebook
+    telling: bool  # whether one of those is true that tell something of a whole stack
 
 
 @functools.lru_cache(maxsize=4096)
 def _facts(file: str) -> _File:
+    entry, front, progress = map(file.startswith, ("<tcompile", _FRONT, _PROGRESS))
+    users = not is_library_file(file) and not file.startswith(_NO_USERS)
+    data = file.startswith(_DATA[0]) or _DATA[1] in file
     return _File(
-        entry=file.startswith("<tcompile"),
+        entry=entry,
         ours=file.startswith(("<tcompile", _OWN)),
-        front=file.startswith(_FRONT),
-        users=not is_library_file(file) and not file.startswith(_NO_USERS),
+        front=front,
+        users=users,
         standard=file.startswith(_STANDARD) and "site-packages" not in file,
         importlib=file.startswith("<frozen importlib"),
-        progress=file.startswith(_PROGRESS),
-        data=file.startswith(_DATA[0]) or _DATA[1] in file,
+        progress=progress,
+        data=data,
         output=file.endswith(_OUTPUT),
+        telling=entry or front or users or progress or data,
     )
 
 
@@ -104,16 +110,16 @@ def seen_at(row: Sample) -> Seen:
         return Seen("rest", "the rest")
     code, at = row.stack[0]
     files = [_facts(c.co_filename) for c, _ in row.stack]
-    file, line = _users(row.stack, files)
-    if any(f.progress for f in files):
+    users, entry, front, data, progress = _along(files)
+    file, line = _users(row.stack, users)
+    if progress:
         return Seen("compiling", "showing how far it is")
     if row.stack[0][0].co_filename.startswith(_MAGICS):
         return Seen("compiling", "beginning and ending the run")
-    if any(f.data for f in files[:40]):
+    if data:
         return Seen("data", "loading data", file, line)
-    if any(f.front for f in itertools.takewhile(lambda f: not (f.users or f.entry), files)):
+    if front:
         return Seen("compiling", "looking for what to compile", file, line)
-    entry = next((i for i, f in enumerate(files) if f.entry), None)
     if entry is not None and all(
         f.ours or c.co_filename == _CALLS_OPERATOR for f, (c, _) in zip(files[:entry], row.stack)
     ):
@@ -143,6 +149,26 @@ def seen_at(row: Sample) -> Seen:
     return Seen("python", name or frame_words(code.co_qualname), file, line)
 
 
+def _along(files: list[_File]) -> tuple[int | None, int | None, bool, bool, bool]:
+    """The places of the innermost code of the user's and of an entry; whether code of the front end stands within
+    both, and whether data are loaded, or progress is shown."""
+    users: int | None = None
+    entry: int | None = None
+    progress = data = front = False
+    for i, f in enumerate(files):
+        if not f.telling:
+            continue
+        progress = progress or f.progress
+        data = data or f.data and i < _INNERMOST
+        if users is None and f.users:
+            users = i
+        if entry is None and f.entry:
+            entry = i
+        if users is None and entry is None:
+            front = front or f.front
+    return users, entry, front, data, progress
+
+
 def _importer(files: list[_File]) -> tuple[bool, _File | None]:
     """Whether modules are being imported, of libraries alone, and what imports them, where the stack goes so far."""
     importing, importer = False, None
@@ -156,9 +182,8 @@ def _importer(files: list[_File]) -> tuple[bool, _File | None]:
     return importing, importer
 
 
-def _users(stack: tuple[tuple[CodeType, int], ...], files: list[_File]) -> tuple[str, int | None]:
-    """The innermost line that a user can change."""
-    at = next((i for i, f in enumerate(files) if f.users), None)
+def _users(stack: tuple[tuple[CodeType, int], ...], at: int | None) -> tuple[str, int | None]:
+    """The innermost line that a user can change, which stands at `at` of the stack."""
     return ("", None) if at is None else (label(stack[at][0].co_filename), _position(*stack[at])[0])
 
 

@@ -21,7 +21,6 @@ from typing import Any, Callable, Sequence
 import torch
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
-
 from .. import events, stages
 from ..autograd.modes import without_saved_tensor_hooks
 from ..backends import compiler_of
@@ -78,7 +77,6 @@ __all__ = ["Engine"]
 _numbers = itertools.count()
 _ALIKE = 3  # times running that a loop or a cell's lines are passed over for one reason before they are given up
 _OWN_BACKENDS = ("tcompile", "eager", "aot_eager")
-
 # Errors that the machine is to blame for, not this compiler.
 _RUN_NATIVELY = ("break_", "__c_break_code", "__c_calling_code")  # names of an entry's namespace (capture/entry/)
 _THE_MACHINE = (OSError, MemoryError, torch.OutOfMemoryError, subprocess.SubprocessError, ToolchainError)
@@ -194,7 +192,7 @@ class Engine:
         entry, maker = entry_of_equal(self, others, code, func, args)
         if entry is not None:
             cache.add(entry)
-            _drop_with_owners(cache, entry, entry.meta.guards)
+            _drop_with_owners(cache, entry, referents(entry.meta.guards))
             if maker not in self.makers:
                 self.makers.append(maker)
             if self._whole_steps() and (placed := placed_within(args)):
@@ -532,8 +530,10 @@ class Engine:
         """The program of an entry's guards."""
         return compile_guards(result.guards, n_locals)
 
-    def _add_entry(self, cache: CodeCache, name: str, program: Any, result: CaptureResult) -> Entry:
-        """The guarded entry over what was captured and compiled, in the frame's cache."""
+    def _add_entry(
+        self, cache: CodeCache, name: str, program: Any, result: CaptureResult, owners: list[Any] | None = None
+    ) -> Entry:
+        """The guarded entry over what was captured and compiled, in the frame's cache. `owners`: what it needs."""
         fn = _entry_function(result, name)
         # Under fullgraph what runs natively is what no graph can hold (`_refused`), such as an operator with a kernel
         # in Python. Its frames are none of those that are to be one graph.
@@ -546,7 +546,7 @@ class Engine:
         entry.generation, entry.options, entry.owners = self.generation, self.opts.values(), []
         make_room(cache, self.generation, self.opts.get("recompile_limit"))
         cache.add(entry)
-        _drop_with_owners(cache, entry, result.guards)
+        _drop_with_owners(cache, entry, referents(result.guards) if owners is None else owners)
         return entry
 
     def _renamed(
@@ -749,7 +749,7 @@ def _guard_later_decisions(result: CaptureResult) -> None:
             result.guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
 
 
-def _drop_with_owners(cache: CodeCache, entry: Entry, guards: Sequence[Guard]) -> None:
+def _drop_with_owners(cache: CodeCache, entry: Entry, owners: Sequence[Any]) -> None:
     """An entry made for an object (a model, a class) goes when the object goes: its guards would never hold again."""
     where = weakref.ref(cache)
 
@@ -759,7 +759,7 @@ def _drop_with_owners(cache: CodeCache, entry: Entry, guards: Sequence[Guard]) -
             if any(r is reference for r in getattr(e, "owners", ())):
                 found.remove(e)
 
-    entry.owners += [weakref.ref(o, gone) for o in referents(guards)]
+    entry.owners += [weakref.ref(o, gone) for o in owners]
 
 
 def _switched(fn: Callable, errors: bool) -> Callable:

@@ -275,8 +275,8 @@ class HookEngine(Engine):
         places.make_plan(result.guards, n_locals)
         return compile_guards(result.guards, n_locals, places=places)
 
-    def _add_entry(self, cache: Any, name: str, program: Any, result: Any) -> Any:
-        entry: Any = super()._add_entry(cache, name, program, result)
+    def _add_entry(self, cache: Any, name: str, program: Any, result: Any, owners: list[Any] | None = None) -> Any:
+        entry: Any = super()._add_entry(cache, name, program, result, owners)
         for held in (owner() for owner in entry.owners):
             if _is_a_cells(held):
                 self._defined[held] = self.generation
@@ -306,7 +306,7 @@ class HookEngine(Engine):
                 call.held_by(namespace, "graph_0")
             cache.remove(entry)
             meta = dataclasses.replace(meta, guards=guards, namespace=namespace, held_places=places)
-            made = self._add_entry(cache, state.name, program, meta)
+            made = self._add_entry(cache, state.name, program, meta, renaming.owners(entry.owners))
             events.emit("renamed", old=entry, entry=made)  # the same code, for whoever tells what served a run
             return made
         return None

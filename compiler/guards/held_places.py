@@ -77,9 +77,10 @@ class HeldPlaces:
 
 def _moved(table: Mapping[int, list[T]], new: Mapping[int, Any]) -> dict[int, list[T]]:
     """The table in the new names. A new object may have the address of one that is gone: it has the places of both."""
-    out: dict[int, list[T]] = {}
-    for key, at in table.items():
-        out.setdefault(id(new[key]) if key in new else key, []).extend(at)
+    out = dict(table)
+    moved = [(id(new[old]), out.pop(old)) for old in new if old in out]
+    for key, at in moved:
+        out[key] = [*out.get(key, ()), *at]
     return out
 
 

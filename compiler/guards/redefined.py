@@ -192,7 +192,13 @@ class Renaming:
             name: self.of(value) if type(value) is Weak else self.new.get(id(value), value)
             for name, value in names.items()
         }
-        return None if any(self._holds_old(value, 3) for value in out.values()) else out
+        inside = (value for name, value in out.items() if name != "__builtins__")  # Python's own, and many
+        return None if any(self._holds_old(value, 3) for value in inside) else out
+
+    def owners(self, references: Sequence[weakref.ref]) -> list[Any]:
+        """The objects that an entry serves, in the new names; those that are gone are left out."""
+        held = {id(owner): owner for reference in references if (owner := reference()) is not None}
+        return [self.new.get(at, owner) for at, owner in held.items()]
 
     def _holds_old(self, value: Any, depth: int) -> bool:
         if id(value) in self.new or id(type(value)) in self.new:
