@@ -16,17 +16,20 @@ import os
 import sysconfig
 import types
 from types import CodeType
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple, TypeVar
 
 import torch
 
 from ..compiler import events
+from ..compiler.capture.bytecode.memo import CodeMemo
 from ..compiler.capture.entry.locations import is_library_file
 from ..compiler.base.labels import frame_words, label
 from ..compiler.report.conclusions.wall import IMPORTING, Seen
 from .sampling import Sample, Samples
 
 __all__ = ["looks"]
+
+T = TypeVar("T")
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _MAGICS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
@@ -53,21 +56,18 @@ _NO_OPERATORS = frozenset(("get", "copy", "items", "keys", "values", "index", "c
 def looks(samples: Samples) -> Iterator[tuple[float, float, float, Seen]]:
     """Of each stretch of time its end, its seconds, and what was seen with its share of them. A thread that has no core
     is told apart, and one that sleeps for most of what is left."""
-    try:
-        for row in samples.rows:
-            starved = min(1.0, row.starved / row.seconds)
-            yield row.end, row.seconds, starved, _STARVED
-            seen = seen_at(row)
-            if seen.kind != "data" and row.asleep > 0.5 * (row.seconds - row.starved):
-                # nothing in compiled calls sleeps, and without a GPU no operator: they wait for other threads of a
-                # kernel, which may have no core
-                if seen.kind not in (_WITH_THREADS if torch.cuda.is_initialized() else (*_WITH_THREADS, "torch")):
-                    seen = Seen("waiting", seen.name, seen.file, seen.line)
-                elif row.starved > _BUSY * row.seconds:
-                    seen = _STARVED
-            yield row.end, row.seconds, 1.0 - starved, seen
-    finally:  # code of the program's lives no longer for having been looked at
-        called_at.cache_clear()
+    for row in samples.rows:
+        starved = min(1.0, row.starved / row.seconds)
+        yield row.end, row.seconds, starved, _STARVED
+        seen = seen_at(row)
+        if seen.kind != "data" and row.asleep > 0.5 * (row.seconds - row.starved):
+            # nothing in compiled calls sleeps, and without a GPU no operator: they wait for other threads of a kernel,
+            # which may have no core
+            if seen.kind not in (_WITH_THREADS if torch.cuda.is_initialized() else (*_WITH_THREADS, "torch")):
+                seen = Seen("waiting", seen.name, seen.file, seen.line)
+            elif row.starved > _BUSY * row.seconds:
+                seen = _STARVED
+        yield row.end, row.seconds, 1.0 - starved, seen
 
 
 class _File(NamedTuple):
@@ -184,11 +184,32 @@ def _importer(files: list[_File]) -> tuple[bool, _File | None]:
 
 def _users(stack: tuple[tuple[CodeType, int], ...], at: int | None) -> tuple[str, int | None]:
     """The innermost line that a user can change, which stands at `at` of the stack."""
-    return ("", None) if at is None else (label(stack[at][0].co_filename), _position(*stack[at])[0])
+    return ("", None) if at is None else (label(stack[at][0].co_filename), _line_at(*stack[at]))
 
 
 def _package(file: str) -> str:
     return label(file).replace("\\", "/").split("/")[0].removesuffix(".py")
+
+
+def _remembered(of: Callable[[CodeType, int], T]) -> Callable[[CodeType, int], T]:
+    """What is said of a place in code, remembered for as long as the code lives: the next run is seen at the same."""
+    known: CodeMemo[dict[int, T]] = CodeMemo()
+
+    @functools.wraps(of)
+    def look(code: CodeType, at: int) -> T:
+        said = known.get(code)
+        if said is None:
+            said = known[code] = {}
+        if at not in said:
+            said[at] = of(code, at)
+        return said[at]
+
+    return look
+
+
+@_remembered
+def _line_at(code: CodeType, at: int) -> int | None:
+    return _position(code, at)[0]
 
 
 def _position(code: CodeType, at: int) -> tuple[int | None, ...]:
@@ -197,7 +218,7 @@ def _position(code: CodeType, at: int) -> tuple[int | None, ...]:
     return next(itertools.islice(code.co_positions(), at // 2, None), (None, None, None, None))
 
 
-@functools.lru_cache(maxsize=4096)
+@_remembered
 def called_at(code: CodeType, at: int) -> tuple[str, bool]:
     """The name of what a frame has called, and whether it is an operator on tensors; empty where it calls nothing."""
     if not 0 <= at < len(code.co_code):

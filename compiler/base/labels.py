@@ -45,6 +45,7 @@ def label(file: str | None) -> str:
     return _path_label(file, os.getcwd())
 
 
+@lru_cache(maxsize=4096)
 def cell_name(file: str) -> str:
     """The name of a file; a cell's without its number, so that one cell has one name however often it runs."""
     cell = _IPYTHON_CELL.fullmatch(file)

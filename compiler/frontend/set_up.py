@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from ..capture.bytecode.memo import CodeMemo
 from ..capture.entry.locations import is_library_file
 
 __all__ = ["only_sets_up"]
@@ -92,6 +93,20 @@ def _parsed(text: str) -> ast.Module | None:
         return ast.parse(text) if text.strip() else None
     except (SyntaxError, ValueError):
         return None
+
+
+_trees: CodeMemo[ast.Module | None] = CodeMemo()
+
+
+def _tree_of(function: types.FunctionType) -> ast.Module | None:
+    """The text of a function; each run of a cell asks."""
+    code = function.__code__
+    if code not in _trees:
+        try:
+            _trees[code] = _parsed(textwrap.dedent(inspect.getsource(function)))
+        except (OSError, TypeError):
+            return None
+    return _trees[code]
 
 
 class _Scope:
@@ -341,10 +356,8 @@ class _Scope:
             return not isinstance(found, types.BuiltinFunctionType)
         if is_library_file(found.__code__.co_filename):
             return False
-        try:
-            tree = _parsed(textwrap.dedent(inspect.getsource(found)))
-        except (OSError, TypeError):
-            return True
+        inner = inspect.unwrap(found)
+        tree = _tree_of(inner) if isinstance(inner, types.FunctionType) else None
         body = tree.body[0] if tree is not None and tree.body else None
         return not isinstance(body, ast.FunctionDef) or self._runs(found.__code__, body, found.__globals__, None)
 

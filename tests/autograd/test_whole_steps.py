@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import tcompile
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -451,3 +452,17 @@ def gradients_kept_between(compiled):
 @pytest.mark.parametrize("run, whole", program.params)
 def test_like_eager(run, whole):
     check(run, whole)
+
+
+def test_a_printed_loss_names_eagers_node():
+    """A loss whose backward pass has run inside is shown as in eager."""
+    model, x = nn.Linear(4, 1), randn(8, 4)
+
+    def step(x):
+        loss = F.mse_loss(model(x), x[:, :1])
+        loss.backward()
+        return loss, loss * 2 + 1
+
+    compiled = tcompile.compile(step)
+    for _ in range(2):
+        assert [repr(loss) for loss in compiled(x)] == [repr(loss) for loss in step(x)]

@@ -12,6 +12,7 @@ import tcompile
 import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
+from tcompile.compiler import events
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -74,3 +75,33 @@ def test_like_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (1.5, 3.0, 1.5):
         monkeypatch.setitem(globals(), "factor", value)
         torch.testing.assert_close(compiled(x), CALLS[name](x), rtol=1e-4, atol=1e-4)
+
+
+class Pair(nn.Module):
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        if tied:
+            self.b.weight = self.a.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.tanh(self.a(x)))
+
+
+def test_functional_call_on_other_models() -> None:
+    """Another model of the class is no other program, unless other parameters of it are one."""
+
+    def f(net, weight, x):
+        return torch.func.functional_call(net, {"a.weight": weight}, (x,))
+
+    compiled, x = tcompile.compile(f, backend="aot_eager"), torch.randn(3, 4)
+    made: list[object] = []
+    with events.listen(lambda event: made.append(event) if event.kind == "entry" else None):
+        for tied in (False, False, True, False, True):
+            net, weight = Pair(tied), torch.randn(4, 4)
+            torch.testing.assert_close(compiled(net, weight, x), f(net, weight, x))
+        net = Pair(False)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(net, weight, x), f(net, weight, x))
+            net.b.weight = net.a.weight
+    assert len(made) == 2

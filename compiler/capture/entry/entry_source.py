@@ -27,7 +27,7 @@ from ..numbers.tensor_reads import Read, is_read
 from ..machine.signals import Unrebuildable
 from ..tensors.bit_views import record_flipped
 from ..tensors.tensor_subclasses import Subclassed
-from ..library.training import freed_result, without_history
+from ..library.training import freed_result, name_of_node, without_history
 from ...graph.tensor import TraceTensor, counted_with
 from ...ops.conjugates import has_bits, view_with_bits
 from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, has_owner, specialize
@@ -249,7 +249,7 @@ class EntryWriter:
             return self.made.get(id(v)) or self.assign(
                 v,
                 f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))},"
-                f" {self.constant(error, 'error')})",
+                f" {self.constant(error, 'error')}, {name_of_node(v)!r})",
             )
         if has_bits(v):
             return self.made.get(id(v)) or self._with_bits(v)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -14,6 +16,7 @@ import torch.utils._pytree as pytree
 
 from ...graph.higher_order import Template, TransformCall
 from .bodies import Body, capture_body, grad_mode, record_call, stand_in, without_wrappers
+from ...guards import source as S
 from ..kinds.callables import python_function
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
@@ -334,7 +337,7 @@ def functional_call_(
     args = () if args is None else machine.deep_plain(args)
     if machine.truth(strict):
         raise Break("higher_order", "functional_call with strict=True")
-    places = _places(module, tensors, machine.truth(tie_weights))
+    places = _places(machine, module, tensors, machine.truth(tie_weights))
     pending = machine.world.pending
     before = []
     for owner, name, value in places:
@@ -358,26 +361,60 @@ def functional_call_(
     return result
 
 
-def _places(module: torch.nn.Module, tensors: dict[str, Any], tie: bool) -> list[tuple[torch.nn.Module, str, Any]]:
-    """Where each given tensor goes: (owner, attribute, tensor); tied parameters take the one that is given for any of
-    them.
-    """
-    mine = {
+@dataclass(frozen=True)
+class TiedAs:
+    """Asks a module whether the parameters and buffers of these names are others as well, as they were."""
+
+    names: tuple[str, ...]
+    ties: tuple[tuple[str, str], ...]
+
+    @property
+    def __name__(self) -> str:
+        return "tied parameters"
+
+    def __call__(self, module: torch.nn.Module) -> bool:
+        mine = _parameters_and_buffers(module)
+        return all(name in mine for name in self.names) and _tied(mine, self.names) == self.ties
+
+
+def _parameters_and_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
     }
-    known = {}
-    for name, value in tensors.items():
+
+
+def _tied(mine: dict[str, torch.Tensor], names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The other names of those tensors, each with the first of `names` that is the same."""
+    first: dict[int, str] = {}
+    for name in names:
+        first.setdefault(id(mine[name]), name)
+    given = frozenset(names)
+    return tuple((other, first[id(t)]) for other, t in mine.items() if other not in given and id(t) in first)
+
+
+def _places(
+    machine: Machine, module: torch.nn.Module, tensors: dict[str, Any], tie: bool
+) -> list[tuple[torch.nn.Module, str, Any]]:
+    """Where each given tensor goes: (owner, attribute, tensor); tied parameters take the one that is given for any of
+    them.
+    """
+    mine = _parameters_and_buffers(module)
+    for name in tensors:
         if name not in mine:
             raise Break("higher_order", f"functional_call is given {name!r}, which the module does not have")
-        known[name] = value
+    known = dict(tensors)
     if tie:
-        for name, value in tensors.items():
-            for other, tensor in mine.items():
-                if tensor is mine[name] and other not in known:
-                    known[other] = value
+        check = TiedAs(tuple(tensors), _tied(mine, tensors))
+        known.update((other, tensors[name]) for other, name in check.ties)
+        if (source := machine.world.source_of(module)) is not None:
+            machine.world.guard(S.asked(source, check), "ID", True, "which parameters are one")
     places = []
     for name, value in known.items():
         path, _, attribute = name.rpartition(".")
-        places.append((module.get_submodule(path), attribute, value))
+        owner = module.get_submodule(path)
+        # reached as the program does: what nothing leads to is guarded to be this module and no other
+        if functools.reduce(machine.getattr, path.split(".") if path else (), module) is not owner:
+            raise Break("higher_order", f"functional_call finds {path!r} elsewhere than an attribute says")
+        places.append((owner, attribute, value))
     return places

@@ -12,6 +12,7 @@ for it.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
@@ -37,7 +38,7 @@ from ..machine.signals import Break, Otherwise, Raised
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["BackwardPasses", "backward", "freed_result", "one_step_at_a_time", "without_history"]
+__all__ = ["BackwardPasses", "backward", "freed_result", "name_of_node", "one_step_at_a_time", "without_history"]
 
 _OUTSIDE = "let the training step call backward() outside of the compiled function"
 _EXCHANGED = "no change is needed: backward() is compiled by itself, and gradients are exchanged as they come"
@@ -538,9 +539,22 @@ def without_history(machine: Machine, tensor: TraceTensor) -> TraceTensor:
     return tensor_calls.call_method(machine, tensor, "detach", [], {})
 
 
-def freed_result(result: torch.Tensor, error: str) -> torch.Tensor:
+def freed_result(result: torch.Tensor, error: str, name: str) -> torch.Tensor:
     """`result` as eager returns it when its history is gone: it requires grad, and differentiating it raises
-    `error`.
+    `error`. Whoever prints it reads the `name` of eager's node.
     """
     with torch.enable_grad():
-        return _Freed.apply(torch.empty(0, device=result.device, requires_grad=True), [result], error)
+        return _freed(name).apply(torch.empty(0, device=result.device, requires_grad=True), [result], error)
+
+
+@functools.lru_cache(maxsize=1024)
+def _freed(name: str) -> type[_Freed]:
+    function: Any = type("_Freed", (_Freed,), {})
+    function._backward_cls.__name__ = function._backward_cls.__qualname__ = name
+    return function
+
+
+def name_of_node(tensor: TraceTensor) -> str:
+    """What eager calls the node that made a tensor."""
+    node = node_of(tensor)
+    return "TCompiledBackward" if node is None else type(node).__name__
