@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..base.labels import is_loop
+from ..capture.bytecode.instructions import decode
 from ..capture.bytecode.regions import LOOP_ITEM
 from ..capture.bytecode.resume import STACK
 from ..capture.kinds.outside_iterators import left_of
@@ -90,12 +91,35 @@ class FrameState:
 
 # ---- sizes and numbers that vary
 def numbers_of_turns(code: types.CodeType) -> set[Any]:
-    """Sources of the numbers that differ from turn to turn where `code` is one turn of a loop: its item, or what the
-    item holds (enumerate, zip). Nothing has to teach that: the second turn would be a second compilation."""
-    if not is_loop(code.co_qualname) or LOOP_ITEM not in code.co_varnames:
+    """Sources of the numbers that differ from turn to turn where `code` is one turn of a loop: its item, what the item
+    holds (enumerate, zip), and what one turn hands to the next (counters, sums). Nothing has to teach that: the second
+    turn would be a second compilation."""
+    if not is_loop(code.co_qualname):
         return set()
+    handed = _handed_on(code)
+    if LOOP_ITEM not in code.co_varnames:
+        return handed
     turn = local(code.co_varnames.index(LOOP_ITEM), LOOP_ITEM)
-    return {turn, *(item(turn, i) for i in range(_ITEMS))}
+    return {turn, *(item(turn, i) for i in range(_ITEMS)), *handed}
+
+
+def _handed_on(code: types.CodeType) -> set[Any]:
+    """The parameters that a turn reads before it sets them; in a cell its names."""
+    if is_a_cells(code):
+        return {glob(name) for name in carried(code)}
+    first: dict[int, bool] = {}
+    stored: set[int] = set()
+    for ins in decode(code).instructions:
+        if ins.op in ("LOAD_FAST", "LOAD_FAST_CHECK"):
+            first.setdefault(ins.slot, True)
+        elif ins.op == "STORE_FAST":
+            first.setdefault(ins.slot, False)
+            stored.add(ins.slot)
+    return {
+        local(slot, code.co_varnames[slot])
+        for slot, read in first.items()
+        if read and slot in stored and slot < code.co_argcount
+    }
 
 
 def numbers_so_far(func: types.FunctionType, args: tuple) -> set[Any]:

@@ -527,3 +527,22 @@ def test_the_best_loss_so_far(best):
     """
     found = captures_of_runs(build, run)
     assert len(found[0]) <= 10 and not any("loop" in frame for frames in found[1:] for frame in frames), found
+
+
+def test_counters_of_a_loop_are_no_second_program():
+    """What one turn hands to the next differs in the second turn: the first is compiled for any number."""
+    build = """
+        def run():
+            torch.manual_seed(0)
+            model, x, y = torch.nn.Linear(4, 3), torch.randn(32, 4), torch.randint(0, 3, (32,))
+            right, seen, loss = 0, 0, 0.0
+            for i in range(0, 32, 8):
+                print(end="")
+                scores = model(x[i : i + 8])
+                right += int((scores.argmax(1) == y[i : i + 8]).sum())
+                loss += torch.nn.functional.cross_entropy(scores, y[i : i + 8]).item()
+                seen += len(scores)
+            return torch.tensor([right, seen, loss])
+    """
+    found = captures_of_runs(build, "out = run()")
+    assert sum(".<loop at line" in frame for frame in found[0]) == 1 and not found[2]
