@@ -115,7 +115,7 @@ class Engine:
         if s is None:
             s = self.states[code] = FrameState(code.co_qualname)
             if self.opts.dynamic is not False:
-                turns = numbers_of_turns(code)
+                turns = numbers_of_turns(code, self.outside)
                 s.dynamic_ints |= turns
                 s.dynamic_floats |= turns
         return s

@@ -55,6 +55,7 @@ _SMALL = 256  # whole numbers up to it are met by chance
 _PART = 4  # characters of a text that is looked for in others
 _SERVED = 2  # calls that an entry serves, on an average, where more of them are worth making
 _READS, _SETS = ("LOAD_NAME", "LOAD_GLOBAL"), ("STORE_NAME", "STORE_GLOBAL")
+_GIVES = ("STORE_FAST", "DELETE_FAST", "UNPACK_SEQUENCE", "NOP", "JUMP")
 _RESULTS = 8  # of a tuple that a call returned that are looked at
 
 
@@ -90,17 +91,29 @@ class FrameState:
 
 
 # ---- sizes and numbers that vary
-def numbers_of_turns(code: types.CodeType) -> set[Any]:
-    """Sources of the numbers that differ from turn to turn where `code` is one turn of a loop: its item, what the item
-    holds (enumerate, zip), and what one turn hands to the next (counters, sums). Nothing has to teach that: the second
-    turn would be a second compilation."""
+def numbers_of_turns(code: types.CodeType, known: "OutsideValues") -> set[Any]:
+    """Sources of the numbers that differ from turn to turn where `code` is one turn of a loop, or the rest of one: its
+    item, what the item holds (enumerate, zip), and what one turn hands to the next (counters, sums). Nothing has to
+    teach that: the second turn would be a second compilation. `known` keeps what turns call their items."""
     if not is_loop(code.co_qualname):
         return set()
     handed = _handed_on(code)
     if LOOP_ITEM not in code.co_varnames:
-        return handed
+        names = known.items.get(_frame(code), ())
+        return handed | {local(k, name) for k, name in enumerate(code.co_varnames[: code.co_argcount]) if name in names}
+    known.items[_frame(code)] = _names_of_item(code)
     turn = local(code.co_varnames.index(LOOP_ITEM), LOOP_ITEM)
     return {turn, *(item(turn, i) for i in range(_ITEMS)), *handed}
+
+
+def _names_of_item(code: types.CodeType) -> frozenset[str]:
+    """The names that a turn gives to its item, or to what that holds."""
+    instructions = iter(decode(code).instructions)
+    for ins in instructions:
+        if ins.op == "LOAD_FAST" and code.co_varnames[ins.slot] == LOOP_ITEM:
+            break
+    given = itertools.takewhile(lambda ins: ins.op in _GIVES, instructions)
+    return frozenset(code.co_varnames[ins.slot] for ins in given if ins.op == "STORE_FAST")
 
 
 def _handed_on(code: types.CodeType) -> set[Any]:
@@ -172,6 +185,7 @@ class OutsideValues:
     def __init__(self) -> None:
         self._values: dict[tuple[type, Any], None] = {}
         self._names: dict[tuple[str, str], set[str]] = {}  # file and qualified name of a frame -> its names
+        self.items: dict[tuple[str, str], frozenset[str]] = {}  # the same of a loop -> what it calls its items
 
     def take(self, code: types.CodeType, args: tuple) -> list[Source]:
         """`code` resumes a frame: on the top of its stack is what the call that broke has returned. Texts among its
@@ -218,6 +232,7 @@ class OutsideValues:
     def clear(self) -> None:
         self._values.clear()
         self._names.clear()
+        self.items.clear()
 
 
 @functools.lru_cache(maxsize=64)

@@ -546,3 +546,22 @@ def test_counters_of_a_loop_are_no_second_program():
     """
     found = captures_of_runs(build, "out = run()")
     assert sum(".<loop at line" in frame for frame in found[0]) == 1 and not found[2]
+
+
+def test_the_rest_of_a_turn_knows_the_loops_item():
+    """What follows a break in a turn is given the item under the program's name, and is compiled for any number."""
+    build = """
+        def run():
+            torch.manual_seed(0)
+            model, x, out = torch.nn.Linear(4, 3), torch.randn(5, 4), []
+            for step, (a, b) in enumerate([(0, 4), (1, 6), (7, 8), (9, 10)]):
+                bins = torch.bincount(model(x).argmax(1))
+                y = torch.tanh(model(x) * (step + a) + b)
+                print(end="")
+                out.append((y * step - a).sum() + bins.sum())
+            return torch.stack(out)
+    """
+    again = []
+    with events.listen(lambda e: again.append(e.frame) if e.kind == "recompile" else None):
+        captures_of_runs(build, "out = run()", runs=1)
+    assert not again
