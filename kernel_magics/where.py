@@ -87,7 +87,7 @@ class _File(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _facts(file: str) -> _File:
-    entry, front, progress = map(file.startswith, ("<tcompile", _FRONT, _PROGRESS))
+    entry, front, progress = file.startswith("<tcompile"), file.startswith(_FRONT), file.startswith(_PROGRESS)
     users = not is_library_file(file) and not file.startswith(_NO_USERS)
     data = file.startswith(_DATA[0]) or _DATA[1] in file
     return _File(
