@@ -153,6 +153,9 @@ ROWS = (
     ),
     Row("torch._C._FunctionBase", "maybe_clear_saved_tensors", "what backward was given is freed after its last use"),
     Row(
+        "torch.autograd.function", "Function._backward_cls", "a loss whose backward pass has run is printed as in eager"
+    ),
+    Row(
         "torch.autograd.function",
         "Function.apply",
         "custom autograd functions are captured instead of called",
