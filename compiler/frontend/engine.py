@@ -10,8 +10,6 @@ Engines are cheap: one per compile() call, one per set of options for the frame 
 from __future__ import annotations
 
 import functools
-import itertools
-import linecache
 import subprocess
 import time
 import types
@@ -19,14 +17,12 @@ import weakref
 from typing import Any, Callable, Sequence
 
 import torch
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from .. import events, stages
 from ..autograd.modes import without_saved_tensor_hooks
 from ..backends import compiler_of
 from ..capture.bytecode.memo import CodeMemo
 from ..capture.bytecode.resume import goes_on_at, raising
-from ..capture.breaks.causes import ALLOWED_BY_FULLGRAPH
 from ..capture.entry.capture import CaptureOptions
 from ..capture.tensors.patched_torch import patched_special_method
 from ..capture.breaks.failing import call_original, undone
@@ -41,14 +37,13 @@ from ..capture.machine.signals import StateMade
 from ..config import Options, options_number
 from ..errors import BackendError, FullGraphError, InternalError, OutdatedCapture, TCompileError, ToolchainError
 from ..guards.explain import explain_failure, nearest_first
-from ..guards.guard import Guard, GuardFailure
+from ..guards.guard import GuardFailure
 from ..guards.guard_program import compile_guards
 from ..guards.source import UnlikeNumber
 from ..guards.weak import referents
 from ..logs import log_error, log_guards
-from ..marks import error_on_graph_break, is_disabled
+from ..marks import is_disabled
 from ..base.break_errors import are_errors
-from ..base.quoting import file_name
 from .recompile import (
     FrameState,
     OutsideValues,
@@ -59,26 +54,32 @@ from .recompile import (
     numbers_so_far,
     only_addresses_differ,
 )
-from ..guards.state import read_field
 from .cell_work import CellWork
-from .equal_modules import entry_of_equal, placed_within
-from .guard_filter import filtered
+from .entries.entry_functions import (
+    drop_with_owners,
+    entry_function,
+    guard_later_decisions,
+    hook_native_calls,
+    pass_over_native_code,
+    state_break_errors,
+)
+from .entries.equal_modules import entry_of_equal, placed_within
+from .entries.guard_filter import filtered
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects, unseen_writes
-from ..base.labels import is_loop, label
+from ..base.labels import is_loop
 from ..runtime import frame_hook
 from ..runtime.stock_hook import hide
 from .optimizer_steps import is_step
 from .sharded_steps import take_steps_over
-from .frames import never, takes_every_frame, types_to_look_for, wanted
-from ..runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled, stance
+from .frames import never, stays_eager, takes_every_frame, wanted
+from .refused_breaks import break_message, refused_breaks
+from ..runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled
 
 __all__ = ["Engine"]
 
-_numbers = itertools.count()
 _ALIKE = 3  # times running that a loop or a cell's lines are passed over for one reason before they are given up
 _OWN_BACKENDS = ("tcompile", "eager", "aot_eager")
 # Errors that the machine is to blame for, not this compiler.
-_RUN_NATIVELY = ("break_", "__c_break_code", "__c_calling_code")  # names of an entry's namespace (capture/entry/)
 _THE_MACHINE = (OSError, MemoryError, torch.OutOfMemoryError, subprocess.SubprocessError, ToolchainError)
 
 
@@ -164,13 +165,7 @@ class Engine:
         if state.rest:
             state.rest -= 1
             return RUN_ORIGINAL
-        if (
-            state.skip_reason
-            or _watched_by_modes()
-            or _is_traced()
-            or _stays_eager(state.name)
-            or self._runs_plainly(state)
-        ):
+        if state.skip_reason or stays_eager(state.name) or self._runs_plainly(state):
             return RUN_ORIGINAL
         with stages.compiling():
             state.renamed_unmet.clear()
@@ -192,7 +187,7 @@ class Engine:
         entry, maker = entry_of_equal(self, others, code, func, args)
         if entry is not None:
             cache.add(entry)
-            _drop_with_owners(cache, entry, referents(entry.meta.guards))
+            drop_with_owners(cache, entry, referents(entry.meta.guards))
             if maker not in self.makers:
                 self.makers.append(maker)
             if self._whole_steps() and (placed := placed_within(args)):
@@ -441,10 +436,10 @@ class Engine:
         self._check_gain(func.__code__, result)
         for b in result.breaks:
             events.emit("break", brk=b)
-        if refused := self._refused(result.breaks):
+        if refused := refused_breaks(result.breaks, self.opts):
             if result.graph is not None:
                 events.emit("graph", graph=result.graph, frame=name, partial=True)  # a reader sees how far it came
-            raise FullGraphError(_break_message(refused[0], self.opts.fullgraph), refused)
+            raise FullGraphError(break_message(refused[0], self.opts.fullgraph), refused)
         calls: list[GraphCall] = []
         if result.graph is not None:
             events.emit("graph", graph=result.graph, frame=name)
@@ -452,7 +447,7 @@ class Engine:
             compiled = self._compiled(result.graph)
             if self.work is not None:
                 self.work.kernels += stages.kernels_made() - made
-            _guard_later_decisions(result)
+            guard_later_decisions(result)
             call = result.namespace["graph_0"] = getattr(compiled, "call", compiled)
             if hasattr(call, "held_by"):
                 call.held_by(result.namespace, "graph_0")
@@ -534,19 +529,19 @@ class Engine:
         self, cache: CodeCache, name: str, program: Any, result: CaptureResult, owners: list[Any] | None = None
     ) -> Entry:
         """The guarded entry over what was captured and compiled, in the frame's cache. `owners`: what it needs."""
-        fn = _entry_function(result, name)
-        # Under fullgraph what runs natively is what no graph can hold (`_refused`), such as an operator with a kernel
-        # in Python. Its frames are none of those that are to be one graph.
+        fn = entry_function(result, name)
+        # Under fullgraph what runs natively is what no graph can hold (`refused_breaks`), such as an operator with a
+        # kernel in Python. Its frames are none of those that are to be one graph.
         if result.needs_hook and frame_hook.available() and not self.opts.fullgraph:
-            _pass_over(result)
-            fn = self._hooked(fn)
+            pass_over_native_code(result)
+            fn = hook_native_calls(fn, self.on_frame)
         if result.breaks and result.break_errors is not None:
-            fn = _switched(fn, result.break_errors)
+            fn = state_break_errors(fn, result.break_errors)
         entry = Entry(program, fn, result)
         entry.generation, entry.options, entry.owners = self.generation, self.opts.values(), []
         make_room(cache, self.generation, self.opts.get("recompile_limit"))
         cache.add(entry)
-        _drop_with_owners(cache, entry, referents(result.guards) if owners is None else owners)
+        drop_with_owners(cache, entry, referents(result.guards) if owners is None else owners)
         return entry
 
     def _renamed(
@@ -570,20 +565,6 @@ class Engine:
     ) -> bool:
         """Whether a call that no entry serves runs plain, since another like it may not come."""
         return False
-
-    def _hooked(self, fn: Callable) -> Callable:
-        """Entries that make native calls see the frames of those calls through the hook."""
-        callback = self.on_frame
-
-        def run(*args: Any) -> Any:
-            __tracebackhide__ = True
-            if frame_hook.is_capturing(callback):
-                return fn(*args)
-            with frame_hook.capturing(callback, types_to_look_for()):
-                return fn(*args)
-
-        hide(run.__code__)
-        return run
 
     def _tiers(self, code: types.CodeType) -> dict[str, Any]:
         """What the policy on library code (policy.py) says of a capture; by default all calls are followed."""
@@ -613,28 +594,11 @@ class Engine:
             self.frame_cache(func).skip = True
         return result
 
-    def _refused(self, breaks: Sequence[Any]) -> list[Any]:
-        """The breaks that fullgraph, or error_on_graph_break, does not allow: none of `ALLOWED_BY_FULLGRAPH`, and
-        where the options say so, no number that is read from a tensor, and no operator whose result has as many
-        elements as its values ask for: what follows takes it as an input, of a size that may vary."""
-        return [
-            b
-            for b in breaks
-            if (self.opts.fullgraph or b.is_error)
-            and not (
-                b.kind in ALLOWED_BY_FULLGRAPH
-                or b.kind in ("item", "tolist")
-                and self.opts.get("capture_scalar_outputs")
-                or b.kind == "data_dependent_shape"
-                and self.opts.get("capture_dynamic_output_shape_ops")
-            )
-        ]
-
     def _skip(self, state: FrameState, skip: SkipFrame, counts: bool = True) -> None:
         for b in skip.breaks:
             events.emit("break", brk=b)
-        if (self.opts.fullgraph or not skip.quiet) and (refused := self._refused(skip.breaks)):
-            raise FullGraphError(_break_message(refused[0], self.opts.fullgraph), refused)
+        if (self.opts.fullgraph or not skip.quiet) and (refused := refused_breaks(skip.breaks, self.opts)):
+            raise FullGraphError(break_message(refused[0], self.opts.fullgraph), refused)
         if self.opts.fullgraph and not skip.quiet and not skip.breaks:
             raise FullGraphError(f"fullgraph=True, but {state.name} is not captured: {skip.reason}", [])
         state.skips += counts
@@ -690,103 +654,6 @@ def _resume_by(engine: weakref.ref[Engine], function: types.FunctionType, *args:
     __tracebackhide__ = True
     e = engine()
     return function(*args) if e is None else e.resume(function, *args)
-
-
-def _entry_function(result: CaptureResult, name: str) -> Callable:
-    """The entry's text as a function; its lines are known to tracebacks and debuggers. An entry that is said of other
-    classes has the text of the one before, which is compiled once.
-    """
-    if result.text is None:
-        file = f"<tcompile entry {next(_numbers)} of {file_name(name)}>"
-        linecache.cache[file] = (len(result.source), None, result.source.splitlines(True), file)
-        result.text = compile(result.source, file, "exec")
-        weakref.finalize(result.text, linecache.cache.pop, file, None).atexit = False
-    exec(result.text, result.namespace)
-    fn = result.namespace["entry"]
-    hide(fn.__code__)
-    return fn
-
-
-def _pass_over(result: CaptureResult) -> None:
-    """Break functions hold the user's code and run natively on purpose: the hook must not take them up. The code of
-    functions that the frame makes stays wanted, since they may be called from anywhere.
-    """
-    for name, v in result.namespace.items():
-        code = v.__code__ if name.startswith("break_") and isinstance(v, types.FunctionType) else v
-        if name.startswith(_RUN_NATIVELY) and isinstance(code, types.CodeType):
-            frame_hook.skip_code(code)
-
-
-def _watched_by_modes() -> bool:
-    """Whether a TorchFunctionMode or TorchDispatchMode of the user's is to see every operator, as eager calls them."""
-    _, function_modes, dispatch_modes = read_field("torch_function")
-    return bool(function_modes or dispatch_modes)
-
-
-def _is_traced() -> bool:
-    """Whether torch.fx.symbolic_trace or torch.jit.trace is to see every call, as eager does them."""
-    return is_fx_symbolic_tracing() or torch._C._get_tracing_state() is not None
-
-
-def _stays_eager(name: str) -> bool:
-    """What torch.compiler.set_stance says of a call that would be compiled. Raises RuntimeError for
-    "fail_on_recompile".
-    """
-    said = stance()
-    if said == "fail_on_recompile":
-        raise RuntimeError(
-            f"{name} would be compiled for this call, which torch.compiler.set_stance('fail_on_recompile') forbids"
-        )
-    return said in ("force_eager", "eager_on_recompile")
-
-
-def _guard_later_decisions(result: CaptureResult) -> None:
-    """The stages behind capture may fix a size, too (an operator that has no rule for symbols): what they decided holds
-    for this entry alone."""
-    guarded = {g.expected for g in result.guards if g.kind == "PREDICATE"}
-    for expr, file, line, why in result.graph.env.guards if result.graph.env is not None else ():
-        if expr not in guarded:
-            result.guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
-
-
-def _drop_with_owners(cache: CodeCache, entry: Entry, owners: Sequence[Any]) -> None:
-    """An entry made for an object (a model, a class) goes when the object goes: its guards would never hold again."""
-    where = weakref.ref(cache)
-
-    def gone(reference: weakref.ref) -> None:
-        found = where()
-        for e in found.entries if found is not None else ():
-            if any(r is reference for r in getattr(e, "owners", ())):
-                found.remove(e)
-
-    entry.owners += [weakref.ref(o, gone) for o in owners]
-
-
-def _switched(fn: Callable, errors: bool) -> Callable:
-    """The entry of a function whose options say whether breaks are errors: what it calls and what follows its breaks
-    are captured while it runs."""
-
-    def run(*args: Any) -> Any:
-        __tracebackhide__ = True
-        with error_on_graph_break(errors):
-            return fn(*args)
-
-    hide(run.__code__)
-    return run
-
-
-def _break_message(b: Any, fullgraph: bool) -> str:
-    where = f"{label(b.file)}:{b.line}" + ("" if b.function == "<module>" else f", in {b.function}")
-    asked, without = (
-        ("fullgraph=True", "Without fullgraph=True")
-        if fullgraph
-        else ("error_on_graph_break is True here", "Under tcompile.error_on_graph_break(False)")
-    )
-    return (
-        f"{asked}, but the graph breaks at {where}:\n    {b.code.strip()}\n{b.reason}\n"
-        + (f"What to do: {b.remedy}\n" if b.remedy else "")
-        + f"{without} the code before and after the break is compiled apart."
-    )
 
 
 engines: list[Any] = []  # weak references to those that wrapped callables have

@@ -15,8 +15,12 @@ from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 import torch.nn as nn
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
-__all__ = ["RULES", "Rule", "wanted", "never", "types_to_look_for", "every_frame", "takes_every_frame"]
+from ..guards.state import read_field
+from ..runtime.dispatch import stance
+
+__all__ = ["RULES", "Rule", "wanted", "never", "types_to_look_for", "every_frame", "takes_every_frame", "stays_eager"]
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
@@ -117,3 +121,32 @@ def _tensor_work(a: Any) -> bool:
 def _is_work(a: Any) -> bool:
     mro = type(a).__mro__  # isinstance would ask the object, which may be the user's own code
     return torch.Tensor in mro or nn.Module in mro
+
+
+def stays_eager(name: str) -> bool:
+    """Whether no frame is compiled now, whatever its code: a mode or a tracer of the user's is to see every call, or
+    torch.compiler.set_stance says so."""
+    return _watched_by_modes() or _is_traced() or _kept_by_stance(name)
+
+
+def _watched_by_modes() -> bool:
+    """Whether a TorchFunctionMode or TorchDispatchMode of the user's is to see every operator, as eager calls them."""
+    _, function_modes, dispatch_modes = read_field("torch_function")
+    return bool(function_modes or dispatch_modes)
+
+
+def _is_traced() -> bool:
+    """Whether torch.fx.symbolic_trace or torch.jit.trace is to see every call, as eager does them."""
+    return is_fx_symbolic_tracing() or torch._C._get_tracing_state() is not None
+
+
+def _kept_by_stance(name: str) -> bool:
+    """What torch.compiler.set_stance says of a call that would be compiled. Raises RuntimeError for
+    "fail_on_recompile".
+    """
+    said = stance()
+    if said == "fail_on_recompile":
+        raise RuntimeError(
+            f"{name} would be compiled for this call, which torch.compiler.set_stance('fail_on_recompile') forbids"
+        )
+    return said in ("force_eager", "eager_on_recompile")

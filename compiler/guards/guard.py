@@ -34,8 +34,8 @@ count as overlapping.
 
 A new kind is a row here and in `KINDS`, and in the tables by kind of these files: `guard_code.py` (its data for C) and
 `guard_plan.py` (its cost), `python_program.py` (the check in Python), `explain.py` and `report/words.py` (its words),
-`forecast.py`, and `frontend/guard_filter.py` (stock's name). C's check is a case of `native/guard_checks.c`, whose
-opcode `native/opcodes.h` lists.
+`forecast.py`, and `frontend/entries/guard_filter.py` (stock's name). C's check is a case of `native/guard_checks.c`,
+whose opcode `native/opcodes.h` lists.
 """
 
 from __future__ import annotations

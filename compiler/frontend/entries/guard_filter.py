@@ -16,11 +16,11 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ..errors import OptionError
-from ..guards.guard import Guard
-from ..guards.python_program import evaluate_source
-from ..guards.source import Source
-from ..guards.source_values import Unreachable
+from ...errors import OptionError
+from ...guards.guard import Guard
+from ...guards.python_program import evaluate_source
+from ...guards.source import Source
+from ...guards.source_values import Unreachable
 
 __all__ = ["GuardFilterEntry", "OriginalGuard", "filtered"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from ..capture.library.distributed.fully_shard import parted_by_hooks
-from ..graph.wrappers import is_dtensor
+from ...capture.library.distributed.fully_shard import parted_by_hooks
+from ...graph.wrappers import is_dtensor
 
 __all__ = ["entry_of_equal", "placed_within"]
 

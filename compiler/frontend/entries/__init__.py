@@ -1,0 +1,1 @@
+"""What an entry needs beside guards and graph: its function, the program's filter of guards, sharing by equals."""
