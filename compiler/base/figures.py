@@ -17,6 +17,7 @@ __all__ = [
     "seconds_range",
     "share_bounds",
     "size",
+    "with_article",
 ]
 
 
@@ -113,6 +114,11 @@ def scientific(x: float | None) -> str:
 def count(n: int) -> str:
     """1 900: thin groups of three, so that large counts can be read."""
     return f"{n:,}".replace(",", " ")
+
+
+def with_article(noun: str) -> str:
+    """`an int`, `a float`: by the first letter, as names of classes are read."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}" if noun else noun
 
 
 def plural(n: int, word: str, words: str = "") -> str:

@@ -12,8 +12,9 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ..base.figures import plural
+from ..base.figures import plural, with_article
 from ..base.unbound import UNBOUND
+from ..symbolic.env import INT_LIMIT
 from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .python_program import PythonGuardProgram, evaluate_source
@@ -84,9 +85,9 @@ def brief(value: Any, depth: int = 0) -> str:
     elif value is UNBOUND:
         text = "not set"
     elif issubclass(cls, torch.Tensor):
-        text = f"a {_name(cls).rpartition('.')[2]}"
+        text = with_article(_name(cls).rpartition(".")[2])
     else:
-        text = f"a {_name(cls)} object"
+        text = f"{with_article(_name(cls))} object"
     return text if len(text) <= _MAX else text[: _MAX - 3] + "..."
 
 
@@ -209,8 +210,8 @@ def tensor_failure(guard: Guard, name: str, detail: str, wanted: Any, got: Any) 
     if detail in ("dispatch keys", "tangent"):
         failure.expected_text, failure.got_text = f"`{name}` is a plain dense tensor", f"`{name}` is {got}"
     elif detail == "type":
-        failure.expected_text = f"`{name}` is a {brief(wanted)}"
-        failure.got_text = f"`{name}` is a {brief(got)}"
+        failure.expected_text = f"`{name}` is {with_article(brief(wanted))}"
+        failure.got_text = f"`{name}` is {with_article(brief(got))}"
     elif detail == "ndim":
         failure.expected_text, failure.got_text = (f"`{name}` has {plural(n, 'dimension')}" for n in (wanted, got))
     else:
@@ -283,6 +284,7 @@ Words = tuple[str, str, str]  # expected, got, suggestion
 
 _ALONE = (0, 1)  # compiled as constants, also where numbers vary
 _NUMBERS_ALONE = "no change is needed: 0 and 1 are compiled apart from larger numbers, which share what follows"
+_NEGATIVE_ALONE = "no change is needed: negative ints are compiled apart from those of 2 or more"
 _FIRST_TURN = "no change is needed: the first turn of the loop sets it, and all others share what follows"
 _FIRST_BACKWARD = (
     "no change is needed: the first backward pass makes the gradients, and all later ones share what follows"
@@ -318,7 +320,7 @@ def _object_words(failure: GuardFailure, name: str, value: Any, expected: Any) -
 
 
 def _type_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
-    was, got = f"`{name}` was a {brief(expected)}", f"`{name}` is a {brief(type(value))}"
+    was, got = (f"`{name}` {verb} {with_article(brief(cls))}" for verb, cls in (("was", expected), ("is", type(value))))
     if _defined_again(present(expected), type(value)):
         return was, f"{got} of a later definition", DEFINED_AGAIN.format("class")
     return was, got, "pass one type at every call"
@@ -366,10 +368,18 @@ def _attribute_words(failure: GuardFailure, name: str, value: Any, expected: Any
     return f"`{name}` {had} {which}", f"`{name}` {has} {which}", "set attributes before the first call"
 
 
+def _least(symbol: Any) -> str:
+    return "" if is_signed(symbol.name) else " of 2 or more"
+
+
 def _int_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
-    was = f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more")
-    hint = f"pass int({name})" if type(value) is not int else _NUMBERS_ALONE
-    return was, f"`{name}` is {brief(value)}", hint
+    was, got = f"`{name}` was an int{_least(expected)}", f"`{name}` is {brief(value)}"
+    if type(value) is not int:
+        whole = type(value) is not float or value.is_integer()
+        return was, got, f"pass int({name})" if whole else "pass one type at every call"
+    if not -INT_LIMIT <= value < INT_LIMIT:
+        return f"`{name}` was an int of at most 62 bits", got, "no change is needed: each longer int has its own entry"
+    return was, got, _NEGATIVE_ALONE if value < 0 else _NUMBERS_ALONE
 
 
 def _float_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from ..base.figures import with_article
 from ..guards.guard import Guard, GuardFailure, TensorSpec
 from ..guards.weak import present
-from ..symbolic.expr import is_signed
 
 __all__ = [
     "guard_text",
@@ -22,7 +22,6 @@ __all__ = [
     "short",
 ]
 
-_VOWELS = "AEIOUaeiou"
 _WATCHED_ROOTS = ("global", "function", "const", "builtin")
 
 
@@ -151,7 +150,7 @@ def guard_text(g: Guard) -> str:
         return _state_words(e)
     return {
         "ID": f"{s} is {x}",
-        "TYPE": f"{s} is exactly {'an' if x[:1] in _VOWELS else 'a'} {x}",
+        "TYPE": f"{s} is exactly {with_article(x)}",
         "EQUALS": f"{s} is {x}",
         "LEN": f"{s} has {x} item{'' if g.expected == 1 else 's'}",
         "DICT_KEYS": f"{s} has the keys {x}",
@@ -197,7 +196,7 @@ def guard_class(g: Guard) -> str:
 def failure_words(f: GuardFailure) -> tuple[str, str]:
     """Expected and got of a failed guard: the bare values where one value differs (`8`, `16`), sentences otherwise."""
     g = f.guard
-    expected = _part(g, f.detail)
+    expected = f.expected_text.rpartition(" was ")[2] if g.kind == "INT_SYMBOL" else _part(g, f.detail)
     if expected is not None and f.got_text.endswith(f" is {f.got}"):  # words already: `a Tensor`
         return expected, str(f.got)
     if expected is not None and isinstance(f.got, (int, float, str, torch.dtype, torch.device)):
@@ -212,8 +211,6 @@ def _part(g: Guard, detail: str) -> str | None:
     """The expected value alone, of the part of the guard that `detail` names."""
     if g.kind in ("EQUALS", "LEN"):
         return short(g.expected)
-    if g.kind == "INT_SYMBOL":
-        return "an int" if is_signed(g.expected.name) else "an int of 2 or more"
     if g.kind == "ID" and type(present(g.expected)) is bool:
         return str(present(g.expected))
     if g.kind != "TENSOR" or not isinstance(g.expected, TensorSpec):

@@ -133,7 +133,7 @@ TABLE = {
     "import threading\nl = threading.Lock()\nreturn x + 1": ("c_call", "threading.Lock()", "threads"),
     "torch.manual_seed(0)\nreturn x + torch.rand(3)": ("rng_state", "seeded", "seed before"),
     "import copy\ny = copy.deepcopy(x)\nreturn y + 1": ("unsupported", "copy.deepcopy()", "clone()"),
-    "return x.to_sparse().to_dense() + 1": ("unsupported", "not dense", "to_dense"),
+    "return x.to_sparse().to_dense() + 1": ("unsupported", "x.to_sparse() gives a sparse", "tensor dense"),
     "x.data_ptr()\nreturn x + 1": ("tensor_metadata", "address", "is"),
     "return x.apply_(lambda v: v + 1)": ("unsupported", "x.apply_", "torch operators"),
     "return x + len(str(x))": ("print", "made into text", "shape"),

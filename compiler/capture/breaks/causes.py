@@ -522,9 +522,9 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "unsupported",
-        r"sparse|to_sparse|quant",
-        "the tensor is not dense",
-        "convert with to_dense() or dequantize() before the compiled region, or leave the code uncompiled",
+        r"\bto_sparse\w*\(|\bsparse_\w+_tensor\(|\bquantize_per_\w+\(",
+        "{name}() gives a sparse or quantized tensor, which a graph can't hold",
+        "keep the tensor dense, or mark the function that calls it @tcompile.disable",
     ),
     Cause(
         "unsupported",
