@@ -30,35 +30,46 @@ def worth_timing(calls: Sequence[EntryCall], report: Any) -> list[EntryCall]:
     """One call per function: its latest arguments, safe where all of its parts are. Calls that can be timed end to
     end come first, then those that took longest to compile."""
     groups: dict[tuple, list[EntryCall]] = {}
-    for c in calls:
-        if c.name.endswith("__init__") and not c.graphs:  # making an object is no computation
+    for call in calls:
+        if call.name.endswith("__init__") and not call.graphs:  # making an object is no computation
             continue
-        groups.setdefault((c.file, c.line, c.name), []).append(c)
+        groups.setdefault((call.file, call.line, call.name), []).append(call)
     out = [_merged(parts, calls, report) for parts in groups.values()]
-    return sorted(out, key=lambda c: (not c.safe, not c.graphs, -(c.compile_seconds or 0.0)))
+    return sorted(out, key=lambda call: (not call.safe, not call.graphs, -(call.compile_seconds or 0.0)))
 
 
 def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> EntryCall:
     first = parts[0]
     code = getattr(first.fn, "__code__", None)
     is_cell = code is not None and code.co_name == "<module>"
-    frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
+    frames = {i for i, frame in enumerate(report.frames) if frame.name == first.name}
     breaks = (
-        any(b.frame in frames for b in report.graph_breaks)
-        or any(_ONLY_BREAKS in c.why_not for c in parts)  # (a break at one line is told once, of the first function)
+        any(brk.frame in frames for brk in report.graph_breaks)
+        or any(
+            _ONLY_BREAKS in call.why_not for call in parts
+        )  # (a break at one line is told once, of the first function)
         or _runs_loops(report, frames)
     )
     # what comes after a break may be a frame of another function
     elsewhere = _effects_elsewhere(report, frames, calls) + _plain_rest(calls, first.name) if breaks else []
     if code is not None and code.co_qualname.startswith("<module>"):
-        parts = [_with_names_put_back(c, [e for e in elsewhere if e.startswith("global ")]) for c in parts]
-        elsewhere = [e for e in elsewhere if not any(e == f"global {name}" for c in parts for name in c.sets)]
-    latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
-    effects = [_words(c.why_not) or "its last value" for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
-    effects += _impure(report, frames) + [_words(e) for e in elsewhere]
+        parts = [
+            _with_names_put_back(call, [effect for effect in elsewhere if effect.startswith("global ")])
+            for call in parts
+        ]
+        elsewhere = [
+            effect
+            for effect in elsewhere
+            if not any(effect == f"global {name}" for call in parts for name in call.sets)
+        ]
+    latest = [call for call in parts if getattr(call.fn, "__code__", None) is code][-1]
+    effects = [
+        _words(call.why_not) or "its last value" for call in parts if not call.safe and call.why_not != _ONLY_BREAKS
+    ]
+    effects += _impure(report, frames) + [_words(effect) for effect in elsewhere]
     if first.name in report.reran:  # all that it does besides is unknown: handlers of exceptions above all
         effects.append("plain Python where its graph raised")
-    effects = list(dict.fromkeys(e for some in effects for e in some.split(", ") if e))
+    effects = list(dict.fromkeys(effect for some in effects for effect in some.split(", ") if effect))
     args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
     return replace(
         latest,
@@ -68,17 +79,25 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
         kwargs=kwargs,
         safe=not effects,
         why_not=_why_not(effects),
-        graphs=[g for c in parts for g in c.graphs],
+        graphs=[graph for call in parts for graph in call.graphs],
         latest=_latest(parts),
-        compile_seconds=_compile_seconds(parts, [] if is_cell else [c for c in calls if c.name != first.name], report),
+        compile_seconds=_compile_seconds(
+            parts, [] if is_cell else [call for call in calls if call.name != first.name], report
+        ),
         sets=_names_set(code) if code is not None and is_cell else latest.sets,
-        attributes=tuple(dict.fromkeys(a for c in (calls if breaks else parts) for a in c.attributes)),
+        attributes=tuple(
+            dict.fromkeys(attribute for call in (calls if breaks else parts) for attribute in call.attributes)
+        ),
     )
 
 
 def _plain_rest(calls: Sequence[EntryCall], name: str) -> list[str]:
     """Other functions that went on as plain Python."""
-    return [f"{frame_words(c.name)}: {c.why_not}" for c in calls if c.why_not == PLAIN_REST and c.name != name]
+    return [
+        f"{frame_words(call.name)}: {call.why_not}"
+        for call in calls
+        if call.why_not == PLAIN_REST and call.name != name
+    ]
 
 
 def _why_not(effects: list[str]) -> str:
@@ -91,32 +110,32 @@ def _why_not(effects: list[str]) -> str:
 
 def _compile_seconds(parts: list[EntryCall], others: list[EntryCall], report: Any) -> float | None:
     """A cell's first run has waited for whatever it compiled; the first call of a function for what is its own."""
-    if all(c.compile_seconds is None for c in parts):
+    if all(call.compile_seconds is None for call in parts):
         return None
-    return report.summary.compile_seconds - sum(c.compile_seconds or 0.0 for c in others)
+    return report.summary.compile_seconds - sum(call.compile_seconds or 0.0 for call in others)
 
 
 def _latest(parts: Sequence[EntryCall]) -> list[GraphCall]:
     """The graphs that one call runs: of each part, what follows a break being one, its latest version's."""
     graphs: dict[Any, list[GraphCall]] = {}
-    for c in parts:
-        if c.graphs:
-            graphs[getattr(c.fn, "__code__", c.fn)] = c.graphs
-    return [g for some in graphs.values() for g in some]
+    for call in parts:
+        if call.graphs:
+            graphs[getattr(call.fn, "__code__", call.fn)] = call.graphs
+    return [graph for some in graphs.values() for graph in some]
 
 
 def _runs_loops(report: Any, frames: Collection[int]) -> bool:
     """Whether loops of these functions are functions of their own: what a turn does is no effect of the whole then."""
     names = tuple(f"{report.frames[i].name}.<loop at line " for i in frames)
-    return any(f.name.startswith(names) for f in report.frames)
+    return any(frame.name.startswith(names) for frame in report.frames)
 
 
 def _impure(report: Any, frames: Collection[int]) -> list[str]:
     """The breaks of some functions whose native part may have effects."""
     return [
-        f"line {b.line}: {b.kind.replace('_', ' ')}"
-        for b in report.graph_breaks
-        if b.frame in frames and b.kind not in _PURE_BREAKS and _OF_CONTEXT not in b.reason
+        f"line {brk.line}: {brk.kind.replace('_', ' ')}"
+        for brk in report.graph_breaks
+        if brk.frame in frames and brk.kind not in _PURE_BREAKS and _OF_CONTEXT not in brk.reason
     ]
 
 
@@ -126,17 +145,19 @@ def _effects_elsewhere(report: Any, own: Collection[int], calls: Sequence[EntryC
     """
     out = []
     of_cell = any(report.frames[i].name.startswith("<module>") for i in own)
-    for i, f in enumerate(report.frames):
-        if i in own or f.name == "<module>" or f.name.startswith("<module>.") and not of_cell:  # nobody calls a cell
+    for i, frame in enumerate(report.frames):
+        if (
+            i in own or frame.name == "<module>" or frame.name.startswith("<module>.") and not of_cell
+        ):  # nobody calls a cell
             continue
-        if f.status in ("skipped", "limit", "error"):
-            out.append(f"{frame_words(f.name)} runs as plain Python")
-        where = "" if f.name.startswith("<module>.") else f" in {frame_words(f.name)}"
-        told = [c.why_not.split(", ") for c in calls if c.name == f.name and c.why_not != PLAIN_REST]
-        lasting = [e for words in told for e in words if e and e != _ONLY_BREAKS]
+        if frame.status in ("skipped", "limit", "error"):
+            out.append(f"{frame_words(frame.name)} runs as plain Python")
+        where = "" if frame.name.startswith("<module>.") else f" in {frame_words(frame.name)}"
+        told = [call.why_not.split(", ") for call in calls if call.name == frame.name and call.why_not != PLAIN_REST]
+        lasting = [effect for words in told for effect in words if effect and effect != _ONLY_BREAKS]
         if not told:  # entries of an earlier run
-            lasting = [e for n in f.entries for e in report.entries[n].effects]
-        out += [e + where for e in lasting] + _impure(report, {i})
+            lasting = [effect for n in frame.entries for effect in report.entries[n].effects]
+        out += [effect + where for effect in lasting] + _impure(report, {i})
     return list(dict.fromkeys(out))
 
 
@@ -144,9 +165,9 @@ def _with_names_put_back(call: EntryCall, loops: Sequence[str] = ()) -> EntryCal
     """A cell's code whose one effect is to set names can run again, as often as one likes, where these are put back.
     Those that it reads first are put back before each run, for else a run would begin where the last one ended.
     `loops`: what loops of the cell set that are functions of their own."""
-    effects = [e for e in call.why_not.split(", ") if e and e != _ONLY_BREAKS]
-    written = tuple(e.removeprefix("global ") for e in [*effects, *loops] if e.startswith("global "))
-    others = [e for e in effects if not e.startswith("global ") and not e.endswith(VALUE)]
+    effects = [effect for effect in call.why_not.split(", ") if effect and effect != _ONLY_BREAKS]
+    written = tuple(effect.removeprefix("global ") for effect in [*effects, *loops] if effect.startswith("global "))
+    others = [effect for effect in effects if not effect.startswith("global ") and not effect.endswith(VALUE)]
     if not written or others or not isinstance(call.fn, FunctionType):
         return call
     reads = tuple(sorted(read_before_written(call.fn.__code__) & {*written}))
@@ -156,7 +177,11 @@ def _with_names_put_back(call: EntryCall, loops: Sequence[str] = ()) -> EntryCal
 def _names_set(code: CodeType) -> tuple[str, ...]:
     """Names that a module's code sets, also where it runs as plain Python after a break."""
     return tuple(
-        dict.fromkeys(i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL"))
+        dict.fromkeys(
+            instruction.argval
+            for instruction in dis.get_instructions(code)
+            if instruction.opname in ("STORE_NAME", "STORE_GLOBAL")
+        )
     )
 
 
@@ -164,13 +189,13 @@ def read_before_written(code: CodeType) -> set[str]:
     """Names that a module's code may read before it sets them: in the order of the text, loops notwithstanding."""
     stored: set[str] = set()
     read: set[str] = set()
-    for i in dis.get_instructions(code):
-        if i.opname in ("STORE_NAME", "STORE_GLOBAL"):
-            stored.add(i.argval)
-        elif i.opname in ("LOAD_NAME", "LOAD_GLOBAL") and i.argval not in stored:
-            read.add(i.argval)
-        elif i.opname in ("DELETE_NAME", "DELETE_GLOBAL"):
-            read.add(i.argval)  # gone in the second run
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            stored.add(instruction.argval)
+        elif instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL") and instruction.argval not in stored:
+            read.add(instruction.argval)
+        elif instruction.opname in ("DELETE_NAME", "DELETE_GLOBAL"):
+            read.add(instruction.argval)  # gone in the second run
     return read
 
 
@@ -178,14 +203,14 @@ def _words(effects: str) -> str:
     """`global y, attribute step` -> `sets y, sets .step`"""
     return ", ".join(
         (
-            f"sets {e.removeprefix('global ')}"
-            if e.startswith("global ")
-            else f"sets .{e.removeprefix('attribute ')}"
-            if e.startswith("attribute ")
-            else e
+            f"sets {effect.removeprefix('global ')}"
+            if effect.startswith("global ")
+            else f"sets .{effect.removeprefix('attribute ')}"
+            if effect.startswith("attribute ")
+            else effect
         )
-        for e in effects.split(", ")
-        if not e.endswith(VALUE)
+        for effect in effects.split(", ")
+        if not effect.endswith(VALUE)
     )
 
 
@@ -194,12 +219,12 @@ def as_called(fn: Any, parameters: tuple) -> tuple[tuple, dict[str, Any]]:
     *args and the dict of **kwargs)."""
     if not isinstance(fn, FunctionType):
         return parameters, {}
-    c = fn.__code__
-    n, k = c.co_argcount, c.co_kwonlyargcount
+    code = fn.__code__
+    n, k = code.co_argcount, code.co_kwonlyargcount
     rest = list(parameters[n + k :])
-    args, kwargs = parameters[:n], dict(zip(c.co_varnames[n : n + k], parameters[n : n + k]))
-    if c.co_flags & inspect.CO_VARARGS:
+    args, kwargs = parameters[:n], dict(zip(code.co_varnames[n : n + k], parameters[n : n + k]))
+    if code.co_flags & inspect.CO_VARARGS:
         args += tuple(rest.pop(0))
-    if c.co_flags & inspect.CO_VARKEYWORDS:
+    if code.co_flags & inspect.CO_VARKEYWORDS:
         kwargs |= rest.pop(0)
     return args, kwargs

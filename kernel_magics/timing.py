@@ -85,7 +85,7 @@ def measure(
     """Time `calls` under eager, tcompile (`engine`) and the engines in `compare`, within `budget` seconds (without
     what stock torch.compile takes to compile). Never raises for what a call raises: a figure that could not be
     measured has its reason. An interrupt ends the timing and keeps what was measured."""
-    engines = ["eager", "tcompile", *(e for e in compare if e not in ("eager", "tcompile"))]
+    engines = ["eager", "tcompile", *(timing for timing in compare if timing not in ("eager", "tcompile"))]
     out = s.Speedups("off", "timing is off (time=off)", budget, 0.0, engines)
     if budget is None:
         return out
@@ -96,76 +96,76 @@ def measure(
         )
         return out
     t0 = time.perf_counter()
-    jobs = [_job(c, engine, options) for c in calls[:_MAX_CALLS]]
+    jobs = [_job(call, engine, options) for call in calls[:_MAX_CALLS]]
     reasons = [] if len(calls) <= _MAX_CALLS else [f"{len(calls) - _MAX_CALLS} further calls were not timed"]
-    written = [x for c in calls for g in c.graphs for x in g.changed()]
-    if sum(x.nbytes for x in {id(x): x for x in written}.values()) > MOST_COPIES:
+    written = [tensor for call in calls for graph in call.graphs for tensor in graph.changed()]
+    if sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in written}.values()) > MOST_COPIES:
         out.status, out.reason = (
             "unavailable",
             "it changes its inputs in place, and they are too large to keep copies of them",
         )
         return out
     with preserved(touched(calls), written), names_put_back(calls):
-        live = [j for j in jobs if j.measured]
+        live = [job for job in jobs if job.measured]
         try:
             share = budget / max(1, len(live)) / (2 if "torch" in engines else 1)
-            for j in live:
-                say(f"timing {j.call.name}")
-                _rounds(j, share)
+            for job in live:
+                say(f"timing {job.call.name}")
+                _rounds(job, share)
             if "torch" in engines:
                 with stock.beside():
-                    for j in live:
-                        _add_stock(j, say)
-                        _rounds(j, share)
+                    for job in live:
+                        _add_stock(job, say)
+                        _rounds(job, share)
         except KeyboardInterrupt:
             reasons.append(f"timing was interrupted after {time.perf_counter() - t0:.1f} s")
-    for j in live:
-        j.rounds, j.waited = steady(j.rounds)
-    out.calls = [_result(j, engines) for j in jobs]
+    for job in live:
+        job.rounds, job.waited = steady(job.rounds)
+    out.calls = [_result(job, engines) for job in jobs]
     doubts = [*map(_doubt, jobs)]
-    for c, doubt in zip(out.calls, doubts):
+    for call, doubt in zip(out.calls, doubts):
         if doubt:  # the times are shown, and no figure is made of them
-            c.speedups, c.break_even_calls, c.break_even_reason = [], None, doubt
+            call.speedups, call.break_even_calls, call.break_even_reason = [], None, doubt
     reasons += dict.fromkeys(filter(None, doubts))
     out.overall = [] if any(doubts) else _overall(jobs, engines)
     out.spent_seconds = time.perf_counter() - t0
-    out.note = "; ".join(filter(None, dict.fromkeys((busy_words(), *(j.waited for j in live)))))
-    missing = [words for c in out.calls for words in _failed(c)]
-    missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
+    out.note = "; ".join(filter(None, dict.fromkeys((busy_words(), *(job.waited for job in live)))))
+    missing = [words for call in out.calls for words in _failed(call)]
+    missing += [f"{call.name}: {call.why_not}" for call in out.calls if not call.measured]
     apart: dict[str, list[str]] = {}  # reason -> names
-    for c in out.calls:
+    for call in out.calls:
         if (
-            c.measured == "graphs"
-            and any(e.median is not None for e in c.engines)
-            and c.name not in apart.setdefault(c.why_not, [])
+            call.measured == "graphs"
+            and any(timing.median is not None for timing in call.engines)
+            and call.name not in apart.setdefault(call.why_not, [])
         ):
-            apart[c.why_not].append(c.name)
+            apart[call.why_not].append(call.name)
     missing += [
         f"{' and '.join(names)} could not be timed as a whole: {why}; "
         f"{'its' if len(names) == 1 else 'their'} graphs alone are timed under Speed"
         for why, names in apart.items()
     ]
     reasons += list(dict.fromkeys(missing))
-    timed = any(e.median is not None for c in out.calls for e in c.engines)
+    timed = any(timing.median is not None for call in out.calls for timing in call.engines)
     out.status = "measured" if out.overall and not reasons else "partial" if timed else "unavailable"
     out.reason = "; ".join(reasons)
-    out.of = _names([j.call for j in jobs if j.measured == "call" and j.rounds])
+    out.of = _names([job.call for job in jobs if job.measured == "call" and job.rounds])
     return out
 
 
-def _failed(c: s.CallTiming) -> list[str]:
+def _failed(call: s.CallTiming) -> list[str]:
     """Which engines could not run a call again. What none of them could says nothing of the program: the cell ran."""
-    out = [e for e in c.engines if e.status != "ok"]
-    if out and all(e.status == "failed" for e in c.engines):
-        return [f"{c.name} could not be timed: {out[0].reason}, which it had not done in the cell"]
-    return [f"{c.name}: {e.engine} {e.reason or e.status}" for e in out]
+    out = [engine for engine in call.engines if engine.status != "ok"]
+    if out and all(engine.status == "failed" for engine in call.engines):
+        return [f"{call.name} could not be timed: {out[0].reason}, which it had not done in the cell"]
+    return [f"{call.name}: {engine.engine} {engine.reason or engine.status}" for engine in out]
 
 
 def _names(calls: Sequence[EntryCall]) -> str:
     """What a figure of these calls is of; empty where it is the cell. A loop of a cell's is not the cell."""
-    if any(_is_cell(c) for c in calls):
+    if any(_is_cell(call) for call in calls):
         return ""
-    names = [f"`{c.name}`" for c in calls]
+    names = [f"`{call.name}`" for call in calls]
     return " and ".join(names) if len(names) < 3 else plural(len(names), "function")
 
 
@@ -193,7 +193,9 @@ def measure_cell(
     reasons = []
     try:
         for _ in range(repeat):
-            job.rounds.append({c.engine: _sample(c, settle=False) for c in job.contenders.values()})
+            job.rounds.append(
+                {contender.engine: _sample(contender, settle=False) for contender in job.contenders.values()}
+            )
     except KeyboardInterrupt:
         reasons.append(f"interrupted after {len(job.rounds)} of {repeat} runs")
     except Exception as e:
@@ -241,30 +243,30 @@ def compare_options(
     """
     first, *others = options
     rows = []
-    written = [x for c in calls if not c.safe for g in c.latest for x in g.changed()]
+    written = [tensor for call in calls if not call.safe for graph in call.latest for tensor in graph.changed()]
     with preserved(touched(calls), written), names_put_back(calls):
-        for c in calls[:_MAX_CALLS]:
-            c = c if c.safe else replace(c, graphs=c.latest)
-            job = _job(c, engine, options[first])
+        for call in calls[:_MAX_CALLS]:
+            call = call if call.safe else replace(call, graphs=call.latest)
+            job = _job(call, engine, options[first])
             base = job.contenders.pop("tcompile")
             base.engine = first
             job.contenders[first] = base
             for name in others:
-                say(f"compiling {c.name}: {name}")
-                job.contenders[name] = _under(c, engine, options[name], name, precision.get(name, ""))
-            say(f"timing {c.name}")
+                say(f"compiling {call.name}: {name}")
+                job.contenders[name] = _under(call, engine, options[name], name, precision.get(name, ""))
+            say(f"timing {call.name}")
             _rounds(job, budget / min(len(calls), _MAX_CALLS))
             names = ["eager", *options]
             timing = _result(job, names)
             ratios = {}
             for name in ("eager", *others):
-                rounds = [r for r in job.rounds if first in r and name in r]
+                rounds = [run for run in job.rounds if first in run and name in run]
                 if rounds:
                     ratios[name] = Bootstrap(rounds, [first, name]).ratio(first, name)
             error = _error(job, first, others[-1], written) if precision else None
-            engines = [vars(e) for e in timing.engines]
+            engines = [vars(row) for row in timing.engines]
             rows.append(
-                {"name": c.name, "measured": job.measured, "engines": engines, "ratios": ratios, "error": error}
+                {"name": call.name, "measured": job.measured, "engines": engines, "ratios": ratios, "error": error}
             )
     return {"calls": rows, "base": first}
 
@@ -275,8 +277,8 @@ def _under(call: EntryCall, engine: Any, options: Any, name: str, dtype: str) ->
         out = _job(replace(call, compiled=None, compile_seconds=None), engine, options).contenders["tcompile"]
         out.engine = name
     else:
-        fns = {id(g): engine.compiled(g.eager, options) for g in call.graphs}
-        out = Contender(name, lambda: run_graphs(call.graphs, lambda g: fns[id(g)]))
+        fns = {id(graph): engine.compiled(graph.eager, options) for graph in call.graphs}
+        out = Contender(name, lambda: run_graphs(call.graphs, lambda graph: fns[id(graph)]))
     before = out.around
 
     @contextmanager
@@ -292,17 +294,17 @@ def _error(job: _Job, base: str, other: str, written: Sequence[torch.Tensor]) ->
     """By how much the results of two contenders differ. Each run begins as the first did."""
     call = job.call
 
-    def run_of(c: Contender) -> Callable[[], list[torch.Tensor]]:
+    def run_of(contender: Contender) -> Callable[[], list[torch.Tensor]]:
         def run() -> list[torch.Tensor]:
-            assert c.run is not None
-            with preserved(touched([call]), written), call.state.apply(), c.around():
-                result = c.run()
+            assert contender.run is not None
+            with preserved(touched([call]), written), call.state.apply(), contender.around():
+                result = contender.run()
                 return tensors_of([result, [call.fn.__globals__.get(name) for name in call.sets]])
 
         return run
 
     pair = [job.contenders[name] for name in (base, other)]
-    return difference(*map(run_of, pair)) if all(c.run is not None for c in pair) else None
+    return difference(*map(run_of, pair)) if all(contender.run is not None for contender in pair) else None
 
 
 def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
@@ -324,10 +326,10 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
     if call.graphs:
         call = replace(call, graphs=call.latest or call.graphs)  # what one call runs, not each version of it
         job = _Job(call, "graphs", why_not=call.why_not or "it has side effects")
-        job.contenders["eager"] = Contender("eager", lambda: run_graphs(call.graphs, lambda g: g.eager))
+        job.contenders["eager"] = Contender("eager", lambda: run_graphs(call.graphs, lambda graph: graph.eager))
         job.contenders["tcompile"] = Contender(
             "tcompile",
-            lambda: run_graphs(call.graphs, lambda g: g.compiled),
+            lambda: run_graphs(call.graphs, lambda graph: graph.compiled),
             cold=call.compile_seconds,
             detail=_backend(options),
         )
@@ -356,26 +358,34 @@ def _backend(options: Any) -> str:
 def _add_stock(job: _Job, say: Say) -> None:
     """Compile a call with stock torch.compile. An interrupt stops this engine alone."""
     say(f"compiling {job.call.name} with stock torch.compile, which can take a while (interrupt to stop it)")
-    c = job.contenders["torch"] = Contender("torch", None)
+    contender = job.contenders["torch"] = Contender("torch", None)
     t0 = time.perf_counter()
     try:
         why = stock.available()
         if why:
-            c.status, c.reason = "unavailable", why
+            contender.status, contender.reason = "unavailable", why
             return
         if job.measured == "call":
             fn = stock.compile(job.call.fn)
-            c.run = _from_the_start(job.call, fn)
+            contender.run = _from_the_start(job.call, fn)
         else:
-            fns = {id(g): stock.compile(g.eager) for g in job.call.graphs}
-            c.run = lambda: run_graphs(job.call.graphs, lambda g: fns[id(g)])
+            fns = {id(graph): stock.compile(graph.eager) for graph in job.call.graphs}
+            contender.run = lambda: run_graphs(job.call.graphs, lambda graph: fns[id(graph)])
         with job.call.state.apply():
-            c.cold, c.warm = _once(c), _once(c)
-        c.detail = stock.said()
+            contender.cold, contender.warm = _once(contender), _once(contender)
+        contender.detail = stock.said()
     except KeyboardInterrupt:
-        c.status, c.reason, c.run = "stopped", f"interrupted after {time.perf_counter() - t0:.1f} s of compiling", None
+        contender.status, contender.reason, contender.run = (
+            "stopped",
+            f"interrupted after {time.perf_counter() - t0:.1f} s of compiling",
+            None,
+        )
     except Exception as e:
-        c.status, c.reason, c.run = "failed", f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}", None
+        contender.status, contender.reason, contender.run = (
+            "failed",
+            f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
+            None,
+        )
 
 
 def _rounds(job: _Job, budget: float) -> None:
@@ -384,81 +394,85 @@ def _rounds(job: _Job, budget: float) -> None:
     end = time.perf_counter() + budget
     with job.call.state.apply(), resting():
         first: dict[str, float] = {}
-        for c in job.contenders.values():
-            if c.run is None:
+        for contender in job.contenders.values():
+            if contender.run is None:
                 continue
             try:
-                first[c.engine] = _warm_up(c, budget)
+                first[contender.engine] = _warm_up(contender, budget)
             except Exception as e:
-                c.status, c.reason, c.run = "failed", f"running it again raised {in_one_line(e)}", None
-        live = [c for c in job.contenders.values() if c.run is not None]
-        n = 0
+                contender.status, contender.reason, contender.run = (
+                    "failed",
+                    f"running it again raised {in_one_line(e)}",
+                    None,
+                )
+        live = [contender for contender in job.contenders.values() if contender.run is not None]
+        done = 0
         if sum(first.values()) > budget / 2:
             job.rounds.append(first)
-            n = 1
+            done = 1
         with RunQueue() as queue:
-            for c in live:
-                c.queue = queue
-            while live and n < _MAX_ROUNDS:
+            for contender in live:
+                contender.queue = queue
+            while live and done < _MAX_ROUNDS:
                 now = time.perf_counter()
-                last = job.rounds[-1] if n else first
-                if now > end and (n >= _MIN_ROUNDS or now + sum(last.values()) > end + budget):
+                last = job.rounds[-1] if done else first
+                if now > end and (done >= _MIN_ROUNDS or now + sum(last.values()) > end + budget):
                     break
-                order = live[n % len(live) :] + live[: n % len(live)]  # no engine always follows the same one
-                job.rounds.append({c.engine: _sample(c) for c in order})
-                n += 1
-        if live and not n:
+                order = live[done % len(live) :] + live[: done % len(live)]  # no engine always follows the same one
+                job.rounds.append({contender.engine: _sample(contender) for contender in order})
+                done += 1
+        if live and not done:
             job.rounds.append(first)
-        if n >= 4 and first in job.rounds:  # enough without the calls that came first
+        if done >= 4 and first in job.rounds:  # enough without the calls that came first
             job.rounds.remove(first)
 
 
 def _doubt(job: _Job) -> str:
     """Why the times of a call say nothing of how fast it is; empty where they do."""
-    starved = [c.engine for c in job.contenders.values() if (c.starved or 0.0) > 1 / WAITED]
+    starved = [contender.engine for contender in job.contenders.values() if (contender.starved or 0.0) > 1 / WAITED]
     return (
         f"{starved[0]} waited for other programs in each round of {job.call.name}: that says nothing" if starved else ""
     )
 
 
-def _warm_up(c: Contender, budget: float) -> float:
+def _warm_up(contender: Contender, budget: float) -> float:
     """First calls, and how many calls make a sample. Gives the seconds of a call that is not the first, but for slow
     ones: what is loaded or allocated once would count against the engine that runs first."""
-    first = _once(c)
-    if c.cold is None:
-        c.cold = first
+    first = _once(contender)
+    if contender.cold is None:
+        contender.cold = first
     if first > max(budget / 4, _PATIENCE):
         return first
-    second = _once(c)
-    c.warm = second if c.warm is None else c.warm
-    quick = second if second > _SLOW else min(_once(c) for _ in range(3))
-    c.inner = max(1, min(10_000, int(min(_MIN_SAMPLE, max(budget / 4, 1e-5)) / max(quick, 1e-8))))
+    second = _once(contender)
+    contender.warm = second if contender.warm is None else contender.warm
+    quick = second if second > _SLOW else min(_once(contender) for _ in range(3))
+    contender.inner = max(1, min(10_000, int(min(_MIN_SAMPLE, max(budget / 4, 1e-5)) / max(quick, 1e-8))))
     return second
 
 
-def _once(c: Contender) -> float:
-    return _sample(replace(c, inner=1), settle=False)
+def _once(contender: Contender) -> float:
+    return _sample(replace(contender, inner=1), settle=False)
 
 
-def _sample(c: Contender, settle: bool = True) -> float:
+def _sample(contender: Contender, settle: bool = True) -> float:
     """Seconds a call, over `inner` calls. `settle`: an untimed call before the clock starts, unless calls are slow:
     another engine ran before, and caches, those of the interpreter included, adapt again."""
-    run, steps = c.run, range(c.inner)
+    run, steps = contender.run, range(contender.inner)
     assert run is not None
-    with c.around():
-        if settle and (c.warm or 0.0) < _SLOW:
+    with contender.around():
+        if settle and (contender.warm or 0.0) < _SLOW:
             run()
         _synchronize()
-        queued = c.queue.seconds() if c.queue is not None else 0.0
+        queued = contender.queue.seconds() if contender.queue is not None else 0.0
         t0 = time.perf_counter()
         for _ in steps:
             run()
         _synchronize()
         took = time.perf_counter() - t0
-        if c.queue is not None:
-            share = (c.queue.seconds() - queued) / max(took, 1e-9)
-            c.starved = share if c.starved is None else min(share, c.starved)
-        return took / c.inner
+        if contender.queue is not None:
+            share = (contender.queue.seconds() - queued) / max(took, 1e-9)
+            contender.starved = share if contender.starved is None else min(share, contender.starved)
+        return took / contender.inner
 
 
 def _synchronize() -> None:
@@ -478,8 +492,8 @@ def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
         backward=job.measured == "graphs" and any(map(backward_seen, call.graphs)),
     )
     for name in engines:
-        c = job.contenders.get(name)
-        if c is None:
+        contender = job.contenders.get(name)
+        if contender is None:
             if job.measured:
                 out.engines.append(
                     s.EngineTime(
@@ -489,40 +503,42 @@ def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
                     )
                 )
             continue
-        rounds = [r for r in job.rounds if name in r]
+        rounds = [run for run in job.rounds if name in run]
         if not rounds:
             out.engines.append(
                 s.EngineTime(
                     name,
-                    c.status if c.status != "ok" else "skipped",
-                    c.reason or "timing ended before its turn",
-                    cold=c.cold,
-                    warm=c.warm,
+                    contender.status if contender.status != "ok" else "skipped",
+                    contender.reason or "timing ended before its turn",
+                    cold=contender.cold,
+                    warm=contender.warm,
                 )
             )
             continue
-        b = Bootstrap(rounds, [name])
-        median, lo, hi = b.interval(name)
-        samples = [r[name] for r in rounds]
+        bootstrap = Bootstrap(rounds, [name])
+        median, lo, hi = bootstrap.interval(name)
+        samples = [run[name] for run in rounds]
         step = max(1, len(samples) // _KEPT_SAMPLES)
         out.engines.append(
             s.EngineTime(
                 name,
-                c.status,
-                c.reason,
+                contender.status,
+                contender.reason,
                 median,
                 lo,
                 hi,
                 len(samples),
-                c.inner,
-                c.cold if c.cold is None or c.cold is not job.call.compile_seconds else c.cold + median,
-                c.warm,
+                contender.inner,
+                contender.cold
+                if contender.cold is None or contender.cold is not job.call.compile_seconds
+                else contender.cold + median,
+                contender.warm,
                 samples[::step][:_KEPT_SAMPLES],
-                c.detail,
+                contender.detail,
             )
         )
     for engine, over in (("tcompile", "eager"), ("tcompile", "torch"), ("torch", "eager")):
-        rounds = [r for r in job.rounds if engine in r and over in r]
+        rounds = [run for run in job.rounds if engine in run and over in run]
         if rounds:
             out.speedups.append(s.Speedup(engine, over, *Bootstrap(rounds, [engine, over]).ratio(over, engine)))
     _break_even(out)
@@ -530,16 +546,18 @@ def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
 
 
 def _break_even(out: s.CallTiming) -> None:
-    times = {e.engine: e.median for e in out.engines if e.median is not None}
+    times = {engine.engine: engine.median for engine in out.engines if engine.median is not None}
     if "eager" not in times or "tcompile" not in times:
         return
     gain = times["eager"] - times["tcompile"]
-    x = next((x for x in out.speedups if (x.engine, x.over) == ("tcompile", "eager")), None)
+    speedup = next(
+        (speedup for speedup in out.speedups if (speedup.engine, speedup.over) == ("tcompile", "eager")), None
+    )
     if out.measured == "graphs":
         out.break_even_reason = "its graphs alone were timed: when compiling pays off is not known"
-    elif gain <= 0 or x is not None and x.lo <= 1:
+    elif gain <= 0 or speedup is not None and speedup.lo <= 1:
         out.break_even_reason = "no gain per call was measured, so compiling does not pay off here"
-    elif min(e.n for e in out.engines if e.median is not None) < 2:
+    elif min(engine.n for engine in out.engines if engine.median is not None) < 2:
         out.break_even_reason = (
             "timed once each: too little to say when compiling pays off (time=10s gives it more time)"
         )
@@ -554,30 +572,34 @@ def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
     would time: whole calls, or the whole cell. Times of graphs alone do not count.
     """
     out = []
-    kinds = [j.measured for j in jobs if j.rounds and j.measured in ("call", "cell")]
+    kinds = [job.measured for job in jobs if job.rounds and job.measured in ("call", "cell")]
     kind = kinds[0] if kinds else ""
     for engine, over in (("tcompile", "eager"), ("tcompile", "torch"), ("torch", "eager")):
         if engine not in engines or over not in engines:
             continue
         boots = []
-        for k, j in enumerate(jobs):
-            rounds = [r for r in j.rounds if engine in r and over in r]
-            if rounds and j.measured == kind:
+        for k, job in enumerate(jobs):
+            rounds = [run for run in job.rounds if engine in run and over in run]
+            if rounds and job.measured == kind:
                 boots.append(Bootstrap(rounds, [engine, over], seed=k))
         if boots:
-            a, b = sum(x.point[over] for x in boots), sum(x.point[engine] for x in boots)
-            spread = torch.stack([x.medians[over] for x in boots]).sum(0) / torch.stack(
-                [x.medians[engine] for x in boots]
+            a, b = sum(boot.point[over] for boot in boots), sum(boot.point[engine] for boot in boots)
+            spread = torch.stack([boot.medians[over] for boot in boots]).sum(0) / torch.stack(
+                [boot.medians[engine] for boot in boots]
             ).sum(0)
             # nobody knows how far that call's times spread
-            once = any(len(j.rounds) == 1 for j in jobs if j.rounds and j.measured == kind)
+            once = any(len(job.rounds) == 1 for job in jobs if job.rounds and job.measured == kind)
             out.append(s.Speedup(engine, over, a / b, *((a / b, a / b) if once else interval_of(a / b, spread))))
     return out
 
 
 def touched(calls: Iterable[EntryCall]) -> list[Any]:
     """What running the calls again may change the state of."""
-    return [m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())]
+    return [
+        held
+        for call in calls
+        for held in (call.fn, getattr(call.fn, "__self__", None), *call.args, *call.kwargs.values())
+    ]
 
 
 @contextmanager
@@ -585,8 +607,8 @@ def names_put_back(calls: Iterable[EntryCall]) -> Iterator[None]:
     """Globals and attributes that the calls set are afterwards as they were, and so is what they set of a context."""
     missing = object()
     calls = list(calls)
-    kept = [(c.fn.__globals__, name) for c in calls for name in c.sets]
-    kept += [(owner.__dict__, name) for c in calls for ref, name in c.attributes if (owner := ref()) is not None]
+    kept = [(call.fn.__globals__, name) for call in calls for name in call.sets]
+    kept += [(owner.__dict__, name) for call in calls for ref, name in call.attributes if (owner := ref()) is not None]
     values = [namespace.get(name, missing) for namespace, name in kept]
     try:
         yield
@@ -624,9 +646,15 @@ def preserved(objects: Iterable[Any] = (), tensors: Iterable[torch.Tensor] = ())
     """Random number generators, the buffers of the modules among `objects`, and `tensors` are afterwards as they were,
     versions
     included: a backward pass of the user's may still need them."""
-    modules = {id(m): m for m in objects if isinstance(m, torch.nn.Module)}
-    kept = {id(t): t for t in (*tensors, *(b for m in modules.values() for b in m.buffers()))}
-    copies = [(t, None if t.is_inference() else t._version, t.detach().clone()) for t in kept.values()]
+    modules = {id(module): module for module in objects if isinstance(module, torch.nn.Module)}
+    kept = {
+        id(tensor): tensor
+        for tensor in (*tensors, *(buffer for module in modules.values() for buffer in module.buffers()))
+    }
+    copies = [
+        (tensor, None if tensor.is_inference() else tensor._version, tensor.detach().clone())
+        for tensor in kept.values()
+    ]
     cpu, python = torch.get_rng_state(), random.getstate()
     gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     numpy = sys.modules.get("numpy")
@@ -640,15 +668,15 @@ def preserved(objects: Iterable[Any] = (), tensors: Iterable[torch.Tensor] = ())
             torch.cuda.set_rng_state_all(gpu)
         if numpy is not None:
             numpy.random.set_state(np_state)
-        for t, version, value in copies:
-            _put_back(t, version, value)
+        for tensor, version, value in copies:
+            _put_back(tensor, version, value)
 
 
-def _put_back(t: torch.Tensor, version: int | None, value: torch.Tensor) -> None:
+def _put_back(tensor: torch.Tensor, version: int | None, value: torch.Tensor) -> None:
     if version is None:
         with torch.inference_mode():
-            t.copy_(value)
-    elif t._version != version or not torch.equal(t, value):  # (not each write moves a version)
+            tensor.copy_(value)
+    elif tensor._version != version or not torch.equal(tensor, value):  # (not each write moves a version)
         with torch.no_grad():
-            t.copy_(value)
-        torch._C._autograd._unsafe_set_version_counter((t,), (version,))
+            tensor.copy_(value)
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))

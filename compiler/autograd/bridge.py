@@ -55,7 +55,9 @@ def wants_gradients(captured: CapturedGraph) -> bool:
     nodes = captured.graph_module.graph.nodes
     if any(node.kwargs.get("requires_grad") or node.target == "requires_grad_" for node in nodes):
         return True  # without grad mode, too: such a leaf may be a result
-    if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
+    if not any(
+        given.kind == "tensor" and given.spec is not None and given.spec.requires_grad for given in captured.inputs
+    ):
         return False
     if torch._C.is_grad_enabled():
         return True
@@ -279,8 +281,8 @@ class GradGraph:
                 e._tcompile_final = True  # type: ignore[attr-defined]
             raise
         plan = self.joint.outputs
-        for i, d in plan.writes:
-            inputs[i].copy_(diff[d])
+        for i, dim in plan.writes:
+            inputs[i].copy_(diff[dim])
             torch.autograd.graph.increment_version([inputs[i]] * (self.joint.aten.writes.get(i, 1) - 1))
             if own := [
                 own_write for own_write in self.joint.aten.own_writes if own_write.of_input and own_write.position == i
@@ -333,18 +335,18 @@ class GradGraph:
 
     def _reachable(self, present: tuple[bool, ...]) -> tuple[bool, ...]:
         """Which gradients there are for these tangents: eager gives None for the others."""
-        reached = frozenset().union(*(r for r, here in zip(self.joint.reach, present) if here))
+        reached = frozenset().union(*(reach for reach, here in zip(self.joint.reach, present) if here))
         return tuple(j in reached for j in range(len(self.joint.grad_inputs)))
 
     def backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         """The compiled backward graph for these tangents and gradients."""
-        b = self.backwards.get((present, wanted))
-        if b is None:
+        compiled = self.backwards.get((present, wanted))
+        if compiled is None:
             with stages.compiling(), disabled():
-                b = self.backwards.get((present, wanted))
-                if b is None:
-                    b = self.backwards[present, wanted] = self._compile_backward(present, wanted)
-        return b
+                compiled = self.backwards.get((present, wanted))
+                if compiled is None:
+                    compiled = self.backwards[present, wanted] = self._compile_backward(present, wanted)
+        return compiled
 
     def variant(self, present: tuple[bool, ...], wanted: tuple[bool, ...], keep: bool = False) -> AtenGraph:
         """The backward graph for these tangents and gradients, before it is compiled. keep: it will be asked for
@@ -412,7 +414,7 @@ class GradGraph:
         if stages_ is None:
             return None
         self.cut = None
-        calls = [self.compile_aten(s.graph, self.opts) for s in stages_]
+        calls = [self.compile_aten(stage.graph, self.opts) for stage in stages_]
         return StagedGraph(stages_, [getattr(call, "call", call) for call in calls], len(graph.plan))
 
     def run_backward(
@@ -430,7 +432,7 @@ class GradGraph:
         grads_of = self.joint.grad_inputs
         present = tuple([tangent is not None for tangent in tangents])
         reachable = self._reachable(present)
-        wanted = tuple([r and needs[i] for r, i in zip(reachable, grads_of)])
+        wanted = tuple([reached and needs[i] for reached, i in zip(reachable, grads_of)])
         out: list[Any] = [None] * self.n_inputs
         if not any(wanted):
             return out
@@ -443,35 +445,37 @@ class GradGraph:
                     for k, tangent in enumerate(tangents)
                 ]
             )
-        b = self.backward(present, wanted)
-        events.emit("backward", graph=b.graph)
-        call = b.call
+        compiled = self.backward(present, wanted)
+        events.emit("backward", graph=compiled.graph)
+        call = compiled.call
         sizes = dict(zip(self.joint.partition.symbols, rest))
         if any(_is_wrapped(tangent) for tangent in tangents if tangent is not None):
             events.fallback(
-                b.graph.name,
+                compiled.graph.name,
                 "the tangents are batched, or of a subclass of Tensor: the graph runs with torch's own kernels",
             )
-            call, fixed = _by_eager_kernels(b.graph), [tangent for tangent in tangents if tangent is not None]
+            call, fixed = _by_eager_kernels(compiled.graph), [tangent for tangent in tangents if tangent is not None]
         else:
             fixed = [
                 _as_traced(tangent, tangent_meta.stride, sizes)
                 for tangent, tangent_meta in zip(tangents, self.tangent_metas)
                 if tangent is not None
             ]
-        if b.decided:
-            if not all(e.eval(sizes) for e in b.decided):
-                call = _by_eager_kernels(b.graph)
+        if compiled.decided:
+            if not all(expr.eval(sizes) for expr in compiled.decided):
+                call = _by_eager_kernels(compiled.graph)
         given = [*saved, *rest, *fixed]
-        if b.reads is not None:
-            given = [given[read] for read in b.reads]
+        if compiled.reads is not None:
+            given = [given[read] for read in compiled.reads]
         saved.clear()
         if begin is not None and isinstance(call, StagedGraph):
             begin(call, given, grads_of)
             return out
-        for i, g, r in zip(grads_of, call.consume(given) if hasattr(call, "consume") else call(*given), reachable):
-            if r:
-                out[i] = g
+        for i, grad, reached in zip(
+            grads_of, call.consume(given) if hasattr(call, "consume") else call(*given), reachable
+        ):
+            if reached:
+                out[i] = grad
         return out
 
     def double(
@@ -482,14 +486,14 @@ class GradGraph:
             raise RuntimeError(_HOOKED)
         found = _double(self, saved, remembered, ctx.remembered if remembered else (), tangents)
         if any(isinstance(node.target, HookCall) for node in self.captured.graph_module.graph.nodes):
-            for g in found:  # (who differentiates this gradient comes to the hook's copy)
-                if g is not None and g.grad_fn is not None:
-                    g.register_hook(lambda _, call=id(ctx): self._note_copy(call))
+            for grad in found:  # (who differentiates this gradient comes to the hook's copy)
+                if grad is not None and grad.grad_fn is not None:
+                    grad.register_hook(lambda _, call=id(ctx): self._note_copy(call))
         return found
 
     def _note_copy(self, call: int) -> None:
         task = torch._C._current_graph_task_id()
-        self.copied = {c for c in self.copied if c[0] == task} | {(task, call)}
+        self.copied = {copy for copy in self.copied if copy[0] == task} | {(task, call)}
 
     def refuse_copied(self, ctx: Any) -> None:
         """A hook in the graph is not linear, maybe, and this pass has been in a copy of it."""
@@ -544,27 +548,27 @@ def _by_eager_kernels(graph: AtenGraph) -> Callable[..., tuple]:
 
 def _zeros(k: int, rest: list, graph: GradGraph) -> torch.Tensor:
     """A tangent that is not there, as zeros: where there are too many variants already."""
-    m = graph.tangent_metas[k]
+    meta = graph.tangent_metas[k]
     sizes = dict(zip(graph.joint.partition.symbols, rest))
-    shape = [size if isinstance(size, int) else size.eval(sizes) for size in m.shape]
-    return torch.zeros(shape, dtype=m.dtype, device=m.device)
+    shape = [size if isinstance(size, int) else size.eval(sizes) for size in meta.shape]
+    return torch.zeros(shape, dtype=meta.dtype, device=meta.device)
 
 
 def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
     """How a size symbol's value is read from forward's inputs."""
     from ..symbolic.expr import symbol
 
-    s = symbol(name)
+    size_symbol = symbol(name)
     for i, placeholder in enumerate(forward.placeholders):
         val = placeholder.meta.get("val")
-        if val is s:
+        if val is size_symbol:
             return lambda inputs: inputs[i]
-        for d, size in enumerate(getattr(val, "shape", ())):
-            if size is s:
-                return _reader(i, d, False)
-        for d, stride in enumerate(getattr(val, "stride", ())):
-            if stride is s:
-                return _reader(i, d, True)
+        for dim, size in enumerate(getattr(val, "shape", ())):
+            if size is size_symbol:
+                return _reader(i, dim, False)
+        for dim, stride in enumerate(getattr(val, "stride", ())):
+            if stride is size_symbol:
+                return _reader(i, dim, True)
     raise CannotTrace(f"no input gives the size {name} by itself")
 
 
@@ -598,10 +602,10 @@ def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tup
     return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
 
 
-def _reader(i: int, d: int, stride: bool) -> Callable[[tuple], int]:
+def _reader(i: int, dim: int, stride: bool) -> Callable[[tuple], int]:
     if stride:
-        return lambda inputs: inputs[i].stride(d)
-    return lambda inputs: inputs[i].shape[d]
+        return lambda inputs: inputs[i].stride(dim)
+    return lambda inputs: inputs[i].shape[dim]
 
 
 class _Bridge(torch.autograd.Function):
@@ -643,10 +647,10 @@ def _has_idle_inputs(captured: CapturedGraph, grad_inputs: list[int]) -> bool:
     )
 
 
-def _is_small(n: Any, hints: dict[str, int]) -> bool:
+def _is_small(node: Any, hints: dict[str, int]) -> bool:
     """Whether an input may stay alive with the results, only because double backward might ask for it."""
-    m = n.meta.get("val")
-    return not isinstance(m, TensorMeta) or bytes_of(m, hints) <= SMALL_BYTES
+    meta = node.meta.get("val")
+    return not isinstance(meta, TensorMeta) or bytes_of(meta, hints) <= SMALL_BYTES
 
 
 def _is_wrapped(tensor: torch.Tensor) -> bool:
@@ -658,23 +662,27 @@ def _is_wrapped(tensor: torch.Tensor) -> bool:
     )
 
 
-def _as_traced(t: torch.Tensor, stride: tuple, sizes: dict[str, int]) -> torch.Tensor:
+def _as_traced(tensor: torch.Tensor, stride: tuple, sizes: dict[str, int]) -> torch.Tensor:
     """The tangent in the layout that the backward graph was traced for; `sizes` are the values of the symbols in it."""
-    if t.is_conj() or t.is_neg():
-        t = t.resolve_conj().resolve_neg()
-    if t.layout is not torch.strided:
-        t = t.to_dense()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
     if sizes:
-        stride = tuple([s if isinstance(s, int) else s.eval(sizes) for s in stride])
-    return t if t.stride() == stride else torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t)
+        stride = tuple([size if isinstance(size, int) else size.eval(sizes) for size in stride])
+    return (
+        tensor
+        if tensor.stride() == stride
+        else torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    )
 
 
 class _Same(torch.autograd.Function):
     """A tensor as another one, which is no view of it, and has none of its hooks."""
 
     @staticmethod
-    def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
-        return t.detach()
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
@@ -699,20 +707,20 @@ def _double(
     """
     joint, plan = graph.joint, graph.joint.outputs
     inputs: list[Any] = [None] * graph.n_inputs
-    for i, t in zip(graph.saved_inputs, saved):
-        inputs[i] = t
+    for i, tensor in zip(graph.saved_inputs, saved):
+        inputs[i] = tensor
     for (i, _), kept in zip(remembered, held):
         if i >= graph.n_inputs:
             continue
         if isinstance(kept, tuple):
-            t = kept[0]() if isinstance(kept[0], weakref.ref) else kept[0]
-            if t is None or t._version != kept[1]:
+            tensor = kept[0]() if isinstance(kept[0], weakref.ref) else kept[0]
+            if tensor is None or tensor._version != kept[1]:
                 raise RuntimeError(
                     "tcompile: double backward (create_graph=True) needs the inputs of the compiled call, but one of"
                     " them is gone or was changed in place since; keep them alive, or run this part eager with"
                     " tcompile.disable"
                 )
-            inputs[i] = t
+            inputs[i] = tensor
         else:
             inputs[i] = kept
     if any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in joint.aten.graph.nodes):
@@ -725,20 +733,20 @@ def _double(
     with torch.enable_grad():
         # The engine runs hooks of what gradients are asked for, and it does so for the inputs themselves, too.
         own = {grad_input: _Same.apply(inputs[grad_input]) for grad_input in joint.grad_inputs}
-        run = [own.get(i, t) for i, t in enumerate(inputs)]
-        run = [t.clone() if i in written else t for i, t in enumerate(run)]
+        run = [own.get(i, tensor) for i, tensor in enumerate(inputs)]
+        run = [tensor.clone() if i in written else tensor for i, tensor in enumerate(run)]
         outs = graph.captured.graph_module(*run)
         ends, given = [], []
-        for (kind, k), t in zip(plan.origin, tangents):
+        for (kind, k), tensor in zip(plan.origin, tangents):
             end = run[k] if kind == "write" else outs[k] if kind == "result" else outs[k]._base
             if end is None:
                 raise RuntimeError(
                     "tcompile: double backward through results that share memory; run this part eager with"
                     " tcompile.disable"
                 )
-            if t is not None:
+            if tensor is not None:
                 ends.append(end)
-                given.append(t)
+                given.append(tensor)
         wanted = [own[grad_input] for grad_input in joint.grad_inputs]
         grads = torch.autograd.grad(ends, wanted, given, create_graph=True, allow_unused=True)
     result: list[Any] = [None] * graph.n_inputs

@@ -71,7 +71,7 @@ class Partition:
     @property
     def saved_bytes(self) -> int:
         """At the hints, without inputs."""
-        return sum(s.bytes for s in self.saved)
+        return sum(value.bytes for value in self.saved)
 
 
 @dataclass
@@ -92,17 +92,17 @@ class Value:
     stack: list
 
     @classmethod
-    def of(cls, n: torch.fx.Node, kind: str, hints: dict[str, int]) -> Value:
-        meta = n.meta["val"]
+    def of(cls, node: torch.fx.Node, kind: str, hints: dict[str, int]) -> Value:
+        meta = node.meta["val"]
         return cls(
-            n.name,
-            _op_name(n),
+            node.name,
+            _op_name(node),
             kind,
             meta.shape,
             str(meta.dtype).removeprefix("torch."),
-            _bytes(n, hints),
-            n.meta.get("module", ""),
-            n.meta.get("stack") or [],
+            _bytes(node, hints),
+            node.meta.get("module", ""),
+            node.meta.get("stack") or [],
         )
 
 
@@ -202,21 +202,21 @@ def partition(
     )
 
 
-def _random(n: Any) -> bool:
-    return isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+def _random(node: Any) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _owner(n: torch.fx.Node) -> torch.fx.Node:
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
     """The value whose memory a view looks at."""
-    while is_call(n) and gives_views(n.target):
-        n = n.all_input_nodes[0]
-    return n
+    while is_call(node) and gives_views(node.target):
+        node = node.all_input_nodes[0]
+    return node
 
 
-def _op_name(n: Any) -> str:
-    while n.target is operator.getitem:
-        n = n.args[0]
-    return str(n.target)
+def _op_name(node: Any) -> str:
+    while node.target is operator.getitem:
+        node = node.args[0]
+    return str(node.target)
 
 
 def _slots(outputs: list[GraphOutput]) -> list[int]:
@@ -234,8 +234,8 @@ def _given_inputs(joint: AtenGraph, n_outputs: int) -> set[torch.fx.Node]:
 
 
 def _bytes(node: torch.fx.Node, hints: dict[str, int]) -> int:
-    m = node.meta.get("val")
-    return bytes_of(m, hints) if isinstance(m, TensorMeta) else 0
+    meta = node.meta.get("val")
+    return bytes_of(meta, hints) if isinstance(meta, TensorMeta) else 0
 
 
 def _kept_bytes(node: torch.fx.Node, hints: dict[str, int], bits: set[torch.fx.Node]) -> int:
@@ -287,8 +287,10 @@ def _recomputable(node: torch.fx.Node) -> bool:
 def _is_last(node: torch.fx.Node) -> bool:
     """Whether a value made of gathered parts has memory of its own, and no other such value is made of it."""
 
-    def made_of_it(v: torch.fx.Node) -> bool:
-        return any("unshard" in user.meta and (not gives_views(user.target) or made_of_it(user)) for user in v.users)
+    def made_of_it(reader: torch.fx.Node) -> bool:
+        return any(
+            "unshard" in user.meta and (not gives_views(user.target) or made_of_it(user)) for user in reader.users
+        )
 
     return not gives_views(node.target) and not made_of_it(node)
 
@@ -301,15 +303,15 @@ def _dense(meta: TensorMeta) -> bool:
 def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node, torch.fx.Node]:
     """A copy of each of these inputs, made before anything is computed."""
     out = {}
-    for n in inputs:
+    for given in inputs:
         with joint.graph.inserting_after(joint.placeholders[-1]):
-            c = joint.graph.call_function(
-                torch.ops.aten.clone.default, (n,), {"memory_format": torch.contiguous_format}
+            copy = joint.graph.call_function(
+                torch.ops.aten.clone.default, (given,), {"memory_format": torch.contiguous_format}
             )
-        meta = n.meta["val"]
+        meta = given.meta["val"]
         stride = meta.stride if _dense(meta) else contiguous_strides(meta.shape)
-        c.meta.update(val=TensorMeta(meta.shape, stride, meta.dtype, meta.device), stack=[], module="")
-        out[n] = c
+        copy.meta.update(val=TensorMeta(meta.shape, stride, meta.dtype, meta.device), stack=[], module="")
+        out[given] = copy
     return out
 
 
@@ -344,17 +346,17 @@ def within_budget(
     return best or cut(frozenset(order))
 
 
-def may_recompute(n: Any) -> bool:
+def may_recompute(node: Any) -> bool:
     """Whether running the operator again gives the same and does nothing else."""
-    if not is_call(n):
+    if not is_call(node):
         return False
     return (
-        n.target is operator.getitem
-        and may_recompute(n.args[0])
-        or isinstance(n.target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded not in n.target.tags
-        and not n.target._schema.is_mutable
-        and not communicates(n.target)
+        node.target is operator.getitem
+        and may_recompute(node.args[0])
+        or isinstance(node.target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded not in node.target.tags
+        and not node.target._schema.is_mutable
+        and not communicates(node.target)
     )
 
 
@@ -548,8 +550,8 @@ def _calls(node: torch.fx.Node, readers: set, wanted: Callable[[Any], bool]) -> 
     }
 
 
-def _is_product(t: Any) -> bool:
-    return isinstance(t, torch._ops.OpOverload) and t._schema.name in (
+def _is_product(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name in (
         "aten::mm",
         "aten::addmm",
         "aten::bmm",
@@ -557,8 +559,8 @@ def _is_product(t: Any) -> bool:
     )
 
 
-def _is_convolution(t: Any) -> bool:
-    return isinstance(t, torch._ops.OpOverload) and "convolution" in t._schema.name
+def _is_convolution(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and "convolution" in target._schema.name
 
 
 @dataclass
@@ -600,24 +602,24 @@ class Cut:
 
     def __call__(self, released: frozenset = frozenset()) -> list[torch.fx.Node]:
         weights, edges, sources, sinks = {}, [], [], []
-        for n in self.forward:
-            if is_constant(n):
+        for node in self.forward:
+            if is_constant(node):
                 continue  # constants are in both graphs
-            if is_input(n):
-                if not isinstance(n.meta.get("val"), TensorMeta):
+            if is_input(node):
+                if not isinstance(node.meta.get("val"), TensorMeta):
                     continue  # sizes and scalars are passed apart
-                weights[n] = self.weight_of_input(n)
-                sources.append(n)
+                weights[node] = self.weight_of_input(node)
+                sources.append(node)
             else:
-                weights[n], begins = self.weight_of_result(n, n in released)
+                weights[node], begins = self.weight_of_result(node, node in released)
                 if begins:
-                    sources.append(n)
-            if n in self.readers or any(user in self.needs_tangent for user in n.users):
-                sinks.append(n)
-        for n in weights:
-            edges += [(n, user) for user in n.users if user in weights]
+                    sources.append(node)
+            if node in self.readers or any(user in self.needs_tangent for user in node.users):
+                sinks.append(node)
+        for node in weights:
+            edges += [(node, user) for user in node.users if user in weights]
         cut = min_node_cut(weights, edges, sources, sinks)
-        return [n for n in self.forward if n in cut]
+        return [node for node in self.forward if node in cut]
 
     def weight_of_input(self, node: torch.fx.Node) -> int:
         if node not in self.copied:
@@ -660,12 +662,12 @@ def _recomputed(readers: set, saved: list, needs_tangent: set) -> list[torch.fx.
     seen: set[torch.fx.Node] = set()
     todo = [i for reader in readers for i in (reader.all_input_nodes if reader in needs_tangent else [reader])]
     while todo:
-        n = todo.pop()
-        if n in keep or n in seen or n in needs_tangent or not is_call(n):
+        node = todo.pop()
+        if node in keep or node in seen or node in needs_tangent or not is_call(node):
             continue
-        seen.add(n)
-        todo += n.all_input_nodes
-    return [n for n in (next(iter(seen)).graph.nodes if seen else ()) if n in seen]
+        seen.add(node)
+        todo += node.all_input_nodes
+    return [node for node in (next(iter(seen)).graph.nodes if seen else ()) if node in seen]
 
 
 def _symbols(node: torch.fx.Node) -> set[str]:
@@ -676,14 +678,14 @@ def _symbols_of(what: Any) -> set[str]:
     """Names of the size symbols in metadata and arguments."""
     names: set[str] = set()
 
-    def look(x: Any) -> None:
-        if isinstance(x, Expr):
-            names.update(x.symbol_names())
-        elif isinstance(x, TensorMeta):
-            look(x.shape), look(x.stride), look(x.storage_offset)
-        elif isinstance(x, (tuple, list)):
-            for y in x:
-                look(y)
+    def look(value: Any) -> None:
+        if isinstance(value, Expr):
+            names.update(value.symbol_names())
+        elif isinstance(value, TensorMeta):
+            look(value.shape), look(value.stride), look(value.storage_offset)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                look(item)
 
     look(what)
     return names

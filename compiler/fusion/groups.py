@@ -100,25 +100,25 @@ class Group:
     def map_of(self, axes: tuple[Axis, ...], level: str, factors: list[Factor]) -> dict[str, Expr] | None:
         if factors is not self.factors:
             return map_axes(axes, factors, self.chosen(level, factors))
-        k = (tuple((axis.symbol.name, axis.size) for axis in axes), level)
-        if k not in self._maps:
-            self._maps[k] = map_axes(axes, factors, self.chosen(level, factors))
-        return self._maps[k]
+        key = (tuple((axis.symbol.name, axis.size) for axis in axes), level)
+        if key not in self._maps:
+            self._maps[key] = map_axes(axes, factors, self.chosen(level, factors))
+        return self._maps[key]
 
     def ranges(self, factors: Sequence[Factor]) -> dict[str, tuple]:
         return {f"g{k}": (0, factor.size) for k, factor in enumerate(factors)}
 
     def refactor(self, factors: list[Factor]) -> None:
         """Adopt a refined space: the maps and the indices of what was written change."""
-        if len(factors) == len(self.factors) and all(factor == b for factor, b in zip(factors, self.factors)):
+        if len(factors) == len(self.factors) and all(factor == own for factor, own in zip(factors, self.factors)):
             return
         self.factors = factors
         self._maps = {}
         ranges = self.ranges(factors)
         for nest, level in zip(self.nests, self.levels):
             if self.writes[nest.buffer] is not None:
-                m = self.map_of(nest.domain if level == "full" else nest.axes, level, factors)
-                self.writes[nest.buffer] = tidy(nest.index.subs(m), ranges)
+                mapping = self.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+                self.writes[nest.buffer] = tidy(nest.index.subs(mapping), ranges)
 
 
 class Refusal(Exception):
@@ -156,8 +156,8 @@ class _Grouping:
         for step in steps:
             if isinstance(step, LoopNest):
                 self.loaded[id(step)] = loaded([step.value])
-                for b in self.loaded[id(step)]:
-                    self.readers_of.setdefault(b, []).append(step)
+                for buffer in self.loaded[id(step)]:
+                    self.readers_of.setdefault(buffer, []).append(step)
         for step in steps:
             if isinstance(step, LoopNest):
                 self.place(step)
@@ -166,21 +166,21 @@ class _Grouping:
         return self.groups, self.unfused
 
     def place_call(self, step: Extern | View) -> None:
-        g = self.new_group()
-        g.extern = step
+        group = self.new_group()
+        group.extern = step
         if isinstance(step, View):
-            self.made_in[step.buffer] = g
+            self.made_in[step.buffer] = group
             if step.base in self.names:  # (else it is of memory that the graph is given)
                 self.names[step.buffer] = self.names[step.base]
             return
         self.calls += 1
         name = _call_name(step)
-        for b in dict.fromkeys(buffers_read(step)):
-            if b in self.names:
-                self.unfused.append((self.names[b], name, _call_reason(step, name)))
-        for b in step.outputs:
-            if b is not None:
-                self.made_in[b], self.names[b] = g, name
+        for buffer in dict.fromkeys(buffers_read(step)):
+            if buffer in self.names:
+                self.unfused.append((self.names[buffer], name, _call_reason(step, name)))
+        for buffer in step.outputs:
+            if buffer is not None:
+                self.made_in[buffer], self.names[buffer] = group, name
 
     def new_group(self) -> Group:
         group = Group(len(self.groups), self.calls)
@@ -190,8 +190,10 @@ class _Grouping:
     def place(self, nest: LoopNest) -> None:
         """Put the nest into a kernel, and note why it is in no other that it reads from."""
         loads = _loads(nest)
-        read = {b: self.made_in[b] for b, _ in loads if b in self.made_in}
-        beside = {g[-1] for b, _ in loads if (g := self.readers.get(b))}  # kernels that have last read the same
+        read = {buffer: self.made_in[buffer] for buffer, _ in loads if buffer in self.made_in}
+        beside = {
+            g[-1] for buffer, _ in loads if (g := self.readers.get(buffer))
+        }  # kernels that have last read the same
         self.kept_out = {}
         floor = self.find_place(nest, loads)
         own, name = self.made_in[nest.buffer], _name(nest)
@@ -200,34 +202,34 @@ class _Grouping:
             if group.nests and group not in read.values():
                 reason = self.kept_out.get(group) or self.not_tried(group, own, nest, read, floor)
                 self.unfused.append((_name(group.nests[-1]), name, reason))
-        for b, group in read.items():
-            if group is not own and nest.buffer not in group.writes and b in self.names:
+        for buffer, group in read.items():
+            if group is not own and nest.buffer not in group.writes and buffer in self.names:
                 reason = self.kept_out.get(group) or self.not_tried(group, own, nest, read, floor)
-                self.unfused.append((self.names[b], name, reason))
+                self.unfused.append((self.names[buffer], name, reason))
 
     def find_place(self, nest: LoopNest, loads: list) -> int:
         """Put the nest into the first kernel that takes it, or a new one. Returns the number of the last group that has
         to begin before it does."""
-        producers = {self.made_in[b] for b, _ in loads if b in self.made_in}
+        producers = {self.made_in[buffer] for buffer, _ in loads if buffer in self.made_in}
         earlier = self.made_in.get(nest.buffer)  # another piece of the same buffer
         floor = max((producer.number for producer in producers), default=-1)
         if earlier is not None:
             floor = max(floor, earlier.number)
-        for g in self.candidates(nest, loads, floor):
+        for group in self.candidates(nest, loads, floor):
             try:
-                self.join(g, nest, loads)
+                self.join(group, nest, loads)
                 return floor
             except Refusal as e:
-                other = in_order_of(nest, loads, g) or in_space_of(g, nest, loads)
+                other = in_order_of(nest, loads, group) or in_space_of(group, nest, loads)
                 if other is not None:
                     try:
-                        self.join(g, other, _loads(other))
+                        self.join(group, other, _loads(other))
                         return floor
                     except Refusal:
                         pass  # the first reason is the one to report
-                if self.across(g, nest, loads):
+                if self.across(group, nest, loads):
                     return floor
-                self.refuse(g, nest, str(e))
+                self.refuse(group, nest, str(e))
         self.start(nest, loads)
         return floor
 
@@ -247,7 +249,7 @@ class _Grouping:
         if nest.scan:
             return f"{_name(nest)} goes through its rows in order, in a kernel of its own"
         if group.number < floor:
-            last = next((self.names.get(b, b.name) for b, g in read.items() if g.number == floor), "")
+            last = next((self.names.get(buffer, buffer.name) for buffer, g in read.items() if g.number == floor), "")
             then = f"only after the kernel of {_name(group.nests[-1])} has run"
             if not last:
                 return f"{_name(nest)} is made in pieces, an earlier one of them {then}"
@@ -288,17 +290,17 @@ class _Grouping:
             last = self.groups[-1] if self.groups else None
             return [last] if last is not None and last.number >= floor and _same_scan(last, nest) else []
         out = self.latest(self.groups[floor], nest) if floor >= 0 else []
-        for g in self.products_beside(nest):
-            if g.number >= floor and g not in out:
-                out.insert(0, g)
+        for group in self.products_beside(nest):
+            if group.number >= floor and group not in out:
+                out.insert(0, group)
         seen = set(out)
         for buffer, _ in loads:
-            for g in reversed(self.readers.get(buffer, ())):
-                if g not in seen and g.is_open(floor):
-                    seen.add(g)
-                    out.append(g)
+            for group in reversed(self.readers.get(buffer, ())):
+                if group not in seen and group.is_open(floor):
+                    seen.add(group)
+                    out.append(group)
         del out[5:]
-        out = [g for g in out if not self.waits(g, nest)]
+        out = [group for group in out if not self.waits(group, nest)]
         if self.limits.forced:
             self.wished(nest, floor, out)
         return out + self.unrelated(nest, floor, seen)
@@ -356,14 +358,14 @@ class _Grouping:
                 first, second = pair.split(":")
                 self.unfused.append((first, second, "another kernel has to run between the two"))
             elif group.extern is None and not group.alone:
-                out[:] = [group, *(x for x in out if x is not group)]
+                out[:] = [group, *(other for other in out if other is not group)]
 
     def alike(self, group: Group, nest: LoopNest) -> bool:
         """Whether a nest that shares nothing with the group costs less in its kernel than in one of its own: the same
         space, and small, or reduced."""
         own = factors_of(nest.domain, nest.reduce_axes)
         return own == group.factors and (
-            nest.reduce_op is not None or numel_hint([f.size for f in own], self.hints) <= SMALL_SPACE
+            nest.reduce_op is not None or numel_hint([factor.size for factor in own], self.hints) <= SMALL_SPACE
         )
 
     def meets(self, group: Group, nest: LoopNest) -> bool:
@@ -375,7 +377,7 @@ class _Grouping:
         ways, seen = [nest], {id(nest)}
         while ways and len(seen) <= LOOK_AHEAD:
             for reader in self.readers_of.get(ways.pop(0).buffer, ()):
-                if any(b in group.writes for b in self.loaded[id(reader)]):
+                if any(buffer in group.writes for buffer in self.loaded[id(reader)]):
                     return True
                 if id(reader) not in seen and not reader.alone and not reader.product:
                     seen.add(id(reader))
@@ -389,12 +391,16 @@ class _Grouping:
         if not nest.on_gpu or nest.reduce_op is not None or nest.mode != "set":
             return []
         together = {
-            b
+            buffer
             for reader in self.readers_of.get(nest.buffer, ())
             if reader.reduce_op is None
-            for b in self.loaded[id(reader)]
+            for buffer in self.loaded[id(reader)]
         }
-        return list(dict.fromkeys(g for b in together if (g := self.made_in.get(b)) is not None and g.product))
+        return list(
+            dict.fromkeys(
+                group for buffer in together if (group := self.made_in.get(buffer)) is not None and group.product
+            )
+        )
 
     def refuse(self, group: Group, nest: LoopNest, reason: str) -> None:
         pair = self.limits.forced.together(group.names, nest.origins) if self.limits.forced else ""
@@ -403,11 +409,11 @@ class _Grouping:
         self.kept_out[group] = reason
 
     def start(self, nest: LoopNest, loads: list) -> None:
-        g = self.new_group()
-        g.factors = factors_of(nest.domain, nest.reduce_axes)
+        group = self.new_group()
+        group.factors = factors_of(nest.domain, nest.reduce_axes)
         if nest.reduce_op is None and not nest.alone and not nest.product:
-            self.small[_sizes(nest)] = g
-        self.add(g, nest, loads, "full", g.factors, "")
+            self.small[_sizes(nest)] = group
+        self.add(group, nest, loads, "full", group.factors, "")
 
     def join(self, group: Group, nest: LoopNest, loads: list) -> None:
         forced = self.limits.forced
@@ -469,40 +475,40 @@ class _Grouping:
     def costly_again(self, group: Group, nest: LoopNest, reads: list) -> bool:
         """Whether a nest would have its group compute elements again that take many loads each (gradients of pools)."""
         if (
-            not any(group.passes.get(b) for b, _ in reads)
+            not any(group.passes.get(buffer) for buffer, _ in reads)
             or numel_hint([factor.size for factor in group.factors if factor.reduced], self.hints) <= HELD
         ):
             return False
         each = numel_hint([axis.size for axis in nest.domain], self.hints) > numel_hint(
             [factor.size for factor in group.factors if not factor.reduced], self.hints
         )
-        return each and any(len(loads([n.value])) >= COSTLY_LOADS for n in group.nests)
+        return each and any(len(loads([other.value])) >= COSTLY_LOADS for other in group.nests)
 
     def spaces(self, group: Group, nest: LoopNest) -> Iterator[tuple[str, list[Factor]]]:
         """(level, refined factors) under which the nest may run in the group."""
         own = factors_of(nest.domain, nest.reduce_axes)
         if nest.reduce_op is not None:
             if not group.has_reduction:
-                r = refine(group.factors, own, match_flags=False)
+                refined = refine(group.factors, own, match_flags=False)
             else:
-                r = refine(group.factors, own, match_flags=True)
-                if r is None and _same_total(group.factors, own):
+                refined = refine(group.factors, own, match_flags=True)
+                if refined is None and _same_total(group.factors, own):
                     raise Refusal("the reductions are over different axes")
-            if r is not None:
-                yield "full", group.factors if r == group.factors else r
+            if refined is not None:
+                yield "full", group.factors if refined == group.factors else refined
             return
         if not group.has_reduction:
-            r = refine(own, group.factors, match_flags=False)
-            if r is not None:
-                yield "full", group.factors if r == group.factors else r
+            refined = refine(own, group.factors, match_flags=False)
+            if refined is not None:
+                yield "full", group.factors if refined == group.factors else refined
             return
-        r = refine(own, group.factors, match_flags=False) if not group.product else None
-        if r is not None:
-            yield "full", group.factors if r == group.factors else r
+        refined = refine(own, group.factors, match_flags=False) if not group.product else None
+        if refined is not None:
+            yield "full", group.factors if refined == group.factors else refined
         outer = [factor for factor in group.factors if not factor.reduced]
-        r = refine(own, outer, match_flags=False)
-        if r is not None and not (group.product and _cuts_tiles(group, r, outer)):
-            yield "outer", group.factors if r == outer else _with_outer(group.factors, r)
+        refined = refine(own, outer, match_flags=False)
+        if refined is not None and not (group.product and _cuts_tiles(group, refined, outer)):
+            yield "outer", group.factors if refined == outer else _with_outer(group.factors, refined)
 
     def check_reads(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
         own_reads = [(buffer, expr) for buffer, expr in loads if buffer in group.writes]
@@ -512,8 +518,8 @@ class _Grouping:
         if not own_reads:
             return
         axes = nest.domain if level == "full" else nest.axes
-        m = group.map_of(axes, level, factors)
-        if m is None:
+        mapping = group.map_of(axes, level, factors)
+        if mapping is None:
             raise Refusal("their loops run over different sizes")
         ranges = group.ranges(factors)
         written = group.writes
@@ -528,8 +534,8 @@ class _Grouping:
         for b, e in own_reads:
             at = written[b]
             if at is None or (
-                tidy(e.subs(m), ranges) is not at
-                and not (level == "outer" and self.same_row(e.subs(m), at, factors, ranges))
+                tidy(e.subs(mapping), ranges) is not at
+                and not (level == "outer" and self.same_row(e.subs(mapping), at, factors, ranges))
             ):
                 raise Refusal(f"{_name(nest)} reads {b.name} at another index than the one it is made at")
 
@@ -543,11 +549,15 @@ class _Grouping:
         ):
             return
         ranges = group.ranges(factors)
-        m = group.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+        mapping = group.map_of(nest.domain if level == "full" else nest.axes, level, factors)
         for buffer, expr in loads:
             for axes, lv, other in group.read_at.get(buffer, ()):
                 mm = group.map_of(axes, lv, factors)
-                if m is not None and mm is not None and tidy(other.subs(mm), ranges) is tidy(expr.subs(m), ranges):
+                if (
+                    mapping is not None
+                    and mm is not None
+                    and tidy(other.subs(mm), ranges) is tidy(expr.subs(mapping), ranges)
+                ):
                     return
         raise Refusal("reads the same memory in another order")
 
@@ -563,10 +573,17 @@ class _Grouping:
         """Elements of rows that the group's nests compute again have to be found in a refined space as well."""
         ranges = group.ranges(factors)
         made = {nest.buffer: (nest, lv) for nest, lv in zip(group.nests, group.levels)} if group.elements else {}
-        for axes, level, b, e in group.elements:
-            n, lv = made[b]
-            m, at = group.map_of(axes, level, factors), group.map_of(n.domain if lv == "full" else n.axes, lv, factors)
-            if m is None or at is None or not self.same_row(e.subs(m), tidy(n.index.subs(at), ranges), factors, ranges):
+        for axes, level, buffer, expr in group.elements:
+            maker, lv = made[buffer]
+            mapping, at = (
+                group.map_of(axes, level, factors),
+                group.map_of(maker.domain if lv == "full" else maker.axes, lv, factors),
+            )
+            if (
+                mapping is None
+                or at is None
+                or not self.same_row(expr.subs(mapping), tidy(maker.index.subs(at), ranges), factors, ranges)
+            ):
                 raise Refusal("finding the place of an element in a row would take divisions")
 
     def check_cost(self, group: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
@@ -579,7 +596,7 @@ class _Grouping:
         others = (
             nest.reduce_op is None
             and level == "full"
-            or any(n.reduce_op is None and lv == "full" for n, lv in zip(group.nests, group.levels))
+            or any(other.reduce_op is None and lv == "full" for other, lv in zip(group.nests, group.levels))
         )
         if others:
             raise Refusal(
@@ -596,7 +613,7 @@ class _Grouping:
         return "runs over the same space"
 
     def add(self, group: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor], because: str) -> None:
-        m = group.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+        mapping = group.map_of(nest.domain if level == "full" else nest.axes, level, factors)
         group.nests.append(nest)
         group.levels.append(level)
         if because:
@@ -605,11 +622,11 @@ class _Grouping:
         group.kept += nest.buffer in self.needed
         # an index that several nests write (pieces of a cat) is never the one that a reader wants
         group.writes[nest.buffer] = (
-            tidy(nest.index.subs(m), group.ranges(factors)) if nest.buffer not in self.made_in else None
+            tidy(nest.index.subs(mapping), group.ranges(factors)) if nest.buffer not in self.made_in else None
         )
         for buffer, expr in loads:
             at = group.writes.get(buffer) if level == "outer" else None
-            if at is not None and tidy(expr.subs(m), group.ranges(factors)) is not at:
+            if at is not None and tidy(expr.subs(mapping), group.ranges(factors)) is not at:
                 group.elements.append((nest.axes, level, buffer, expr))
             known = group.read_at.setdefault(buffer, [])
             if len(known) < 3:
@@ -641,7 +658,7 @@ def in_order_of(nest: LoopNest, loads: list, group: Group) -> LoopNest | None:
     """The nest with its axes in the group's order, as far as some memory that both touch tells which axis is which;
     None where that changes nothing, or would move the innermost axis. A GPU's rows are reduced in any order of the
     rows."""
-    reduced = {a.symbol.name for a in nest.reduce_axes}
+    reduced = {one.symbol.name for one in nest.reduce_axes}
     if reduced and not (nest.on_gpu and nest.reduce_op is not None and not nest.alone and not nest.product):
         return None
     for buffer, expr in loads:
@@ -665,8 +682,8 @@ def in_order_of(nest: LoopNest, loads: list, group: Group) -> LoopNest | None:
         if order == list(range(len(order))) or inner is not None and inner != len(order) - 1:
             continue
         domain = tuple(nest.domain[dim] for dim in order)
-        axes = tuple(a for a in domain if a.symbol.name not in reduced)
-        if tuple(a for a in domain if a.symbol.name in reduced) == nest.reduce_axes:
+        axes = tuple(one for one in domain if one.symbol.name not in reduced)
+        if tuple(one for one in domain if one.symbol.name in reduced) == nest.reduce_axes:
             return replace(nest, axes=axes, domain=domain)
     return None
 
@@ -736,5 +753,7 @@ def _name(nest: LoopNest) -> str:
 
 def _space(factors: Sequence[Factor]) -> str:
     """`64 × 128`, `64, each reduced over 1000`."""
-    kept, reduced = (" × ".join(str(f.size) for f in factors if f.reduced is way) for way in (False, True))
+    kept, reduced = (
+        " × ".join(str(factor.size) for factor in factors if factor.reduced is way) for way in (False, True)
+    )
     return f"{kept or 'one value'}, each reduced over {reduced}" if reduced else kept or "one value"

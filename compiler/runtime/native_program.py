@@ -126,9 +126,11 @@ def one_product(step: Extern, index: int, algorithm: tuple[bytes, int] | tuple[(
     as in `make_program`.
     """
     slots, values = [], []
-    for i, b in enumerate((*step.outputs, *operands_of(step))):
-        slots.append((SLOT_INPUT, i, DTYPE_CODES[b.dtype], b.dtype.itemsize, len(b.shape), len(values), 0))
-        values += [as_expr(x).value for x in (*b.shape, *b.stride)]
+    for i, buffer in enumerate((*step.outputs, *operands_of(step))):
+        slots.append(
+            (SLOT_INPUT, i, DTYPE_CODES[buffer.dtype], buffer.dtype.itemsize, len(buffer.shape), len(values), 0)
+        )
+        values += [as_expr(size).value for size in (*buffer.shape, *buffer.stride)]
     at = tuple(range(len(slots)))
     operands = (*((ARG_INPUT, i) for i in at[1:]), *((ARG_OBJECT, arg) for arg in step.args[len(at) - 1 :]))
     call = (direct_function(step.out_variant), (*operands, (ARG_INPUT, 0)), step.out_names or ("out",), (), False)
@@ -183,7 +185,7 @@ class _Block:
     def place(self, size: int, first: int, last: int) -> int:
         """The lowest place that is free from step `first` to step `last`. Calls come in the order of `first`."""
         size = -(-size // self.align) * self.align
-        self.taken = [t for t in self.taken if t[2] >= first]
+        self.taken = [other for other in self.taken if other[2] >= first]
         at = 0
         for begin, end, _ in self.taken:
             if begin - at >= size:
@@ -225,7 +227,7 @@ class ProgramBuilder:
         ] = []  # large results: made by the pool, handed to the program as further inputs
         device = "cuda" if on_gpu else "cpu"
         calls = ((id(step), torch_call(step, device)) for step in self.s.steps if isinstance(step, Extern))
-        self.torch_calls = {at: c for at, c in calls if c is not None}
+        self.torch_calls = {at: call for at, call in calls if call is not None}
         self.survey()
 
     # ---- what is known before the first step
@@ -233,7 +235,7 @@ class ProgramBuilder:
         """Whose memory each buffer lies in, until which step each memory is used, and what must be a tensor that owns
         it.
         """
-        s = self.s
+        schedule = self.s
         self.root: dict[int, Buffer] = {}  # id(Buffer) -> the buffer that was made for it
         self.last: dict[int, int] = {}  # id of a root -> the last step that uses it
         self.tensors: set[int] = set()  # ids of roots that Python sees
@@ -247,7 +249,7 @@ class ProgramBuilder:
             int, list[int]
         ] = {}  # slot -> slots of places inside of it that Python is handed, as tensors that hold the memory
         seen = self.seen = self._seen()
-        for at, step in enumerate(s.steps):
+        for at, step in enumerate(schedule.steps):
             if isinstance(step, Alloc) and step.reuse is not None:
                 root = self._root(step.reuse)
                 # a tensor that Python sees is of one dtype, and so is its memory; one that was made for that reason is
@@ -275,26 +277,29 @@ class ProgramBuilder:
                 else []
             )
             if isinstance(step, Extern) and not self._in_c(step):
-                self.tensors.update(id(self._root(b)) for b in used)
+                self.tensors.update(id(self._root(buffer)) for buffer in used)
             if not isinstance(step, Extern) or self._in_c(step):
-                self.addressed.update(id(b) for b in used)
-            for b in used:
-                self.last[id(self._root(b))] = at
-        for b in (*_buffers(s.mutations), *_buffers([output.value for output in s.outputs])):
-            self.tensors.add(id(self._root(b)))
-            self.pinned.add(id(self._root(b)))
-        stay = {i for i, _ in s.mutations} | set(s.written) | _input_numbers(s.outputs)
-        for i, x in enumerate(s.inputs):
-            if isinstance(x, Buffer) and i not in stay and id(x) not in self.pinned and id(x) in self.last:
-                self.inputs_until.setdefault(self.last[id(x)], []).append(x)
+                self.addressed.update(id(buffer) for buffer in used)
+            for buffer in used:
+                self.last[id(self._root(buffer))] = at
+        for buffer in (*_buffers(schedule.mutations), *_buffers([output.value for output in schedule.outputs])):
+            self.tensors.add(id(self._root(buffer)))
+            self.pinned.add(id(self._root(buffer)))
+        stay = {i for i, _ in schedule.mutations} | set(schedule.written) | _input_numbers(schedule.outputs)
+        for i, given in enumerate(schedule.inputs):
+            if isinstance(given, Buffer) and i not in stay and id(given) not in self.pinned and id(given) in self.last:
+                self.inputs_until.setdefault(self.last[id(given)], []).append(given)
 
     def _seen(self) -> set[int]:
         """ids of the buffers that Python sees as tensors, and of those that these are views of."""
-        s = self.s
-        seen = {id(b) for b in (*_buffers(s.mutations), *_buffers([output.value for output in s.outputs]))}
-        for step in reversed(s.steps):
+        schedule = self.s
+        seen = {
+            id(buffer)
+            for buffer in (*_buffers(schedule.mutations), *_buffers([output.value for output in schedule.outputs]))
+        }
+        for step in reversed(schedule.steps):
             if isinstance(step, Extern) and not self._in_c(step):
-                seen.update(id(b) for b in _buffers((step.args, step.kwargs, step.outputs)))
+                seen.update(id(buffer) for buffer in _buffers((step.args, step.kwargs, step.outputs)))
             elif isinstance(step, View) and id(step.buffer) in seen:
                 seen.add(id(step.base))
         return seen
@@ -310,9 +315,9 @@ class ProgramBuilder:
         """Whether it is a product into memory of the plan's that C runs."""
         if step.out_variant is None or str(step.op) not in _PRODUCTS or set(step.kwargs) - {"beta", "alpha"}:
             return False
-        return all(isinstance(a, Buffer) and not a.dtype.is_complex for a in operands_of(step)) and all(
-            type(x) in (int, float) for x in step.kwargs.values()
-        )
+        return all(
+            isinstance(operand, Buffer) and not operand.dtype.is_complex for operand in operands_of(step)
+        ) and all(type(number) in (int, float) for number in step.kwargs.values())
 
     # ---- the program
     def build(self) -> Callable[..., tuple]:
@@ -325,13 +330,13 @@ class ProgramBuilder:
 
     def parts(self) -> tuple[PlanParts, list[int]]:
         """The plan as data; and of each step, where it stands in the schedule."""
-        s = self.s
+        schedule = self.s
         steps: list[tuple] = []
         places: list[int] = []  # of each step, where it stands in the schedule
-        self.input_at = {id(x): i for i, x in enumerate(s.inputs) if isinstance(x, Buffer)}
+        self.input_at = {id(given): i for i, given in enumerate(schedule.inputs) if isinstance(given, Buffer)}
         free_after: dict[int, list[int]] = {}
-        first_lasting = s.first_lasting()
-        for at, step in enumerate(s.steps):
+        first_lasting = schedule.first_lasting()
+        for at, step in enumerate(schedule.steps):
             places += [-1] * (len(steps) - len(places))
             if step is first_lasting:
                 steps.append((STEP_WRITING,))
@@ -342,7 +347,7 @@ class ProgramBuilder:
             elif isinstance(step, View):
                 self._alias(step.buffer, step.base, as_expr(step.offset) * step.buffer.dtype.itemsize)
             elif isinstance(step, Launch):
-                slots = tuple(self._slot(b) for b in (*step.inputs, *step.outputs))
+                slots = tuple(self._slot(buffer) for buffer in (*step.inputs, *step.outputs))
                 steps.append(
                     (
                         STEP_KERNEL,
@@ -360,29 +365,32 @@ class ProgramBuilder:
                 places += [-1] * (len(steps) - len(places) - 1) + [at]
             for slot in free_after.pop(at, ()):
                 steps += [(STEP_FREE, part) for part in (*self.views_of.get(slot, ()), slot)]
-            for b in self.inputs_until.get(at, ()):
-                steps += [(STEP_FREE, part) for part in self.views_of.get(self.slot_of.get(id(b), -1), ())]
-                steps.append((STEP_GONE, self.input_at[id(b)]))
-        for n, (i, b) in enumerate(s.mutations):
+            for buffer in self.inputs_until.get(at, ()):
+                steps += [(STEP_FREE, part) for part in self.views_of.get(self.slot_of.get(id(buffer), -1), ())]
+                steps.append((STEP_GONE, self.input_at[id(buffer)]))
+        for n, (i, buffer) in enumerate(schedule.mutations):
             if n == 1:
                 steps.append((STEP_WRITING,))
             places += [-1] * (len(steps) - len(places)) + [WRITE_BACK]
-            copy = unseen_writes.copy_unseen if i in s.uncounted else torch.Tensor.copy_
-            steps.append((STEP_CALL, (copy, ((ARG_INPUT, i), self._arg(b)), (), (), False)))
-        if s.counted:
-            counted = tuple((ARG_INPUT, i) for i in s.counted)
+            copy = unseen_writes.copy_unseen if i in schedule.uncounted else torch.Tensor.copy_
+            steps.append((STEP_CALL, (copy, ((ARG_INPUT, i), self._arg(buffer)), (), (), False)))
+        if schedule.counted:
+            counted = tuple((ARG_INPUT, i) for i in schedule.counted)
             steps.append((STEP_CALL, (torch.autograd.graph.increment_version, ((ARG_TUPLE, counted),), (), (), False)))
-        if s.uncounted:
+        if schedule.uncounted:
             steps.append((STEP_CALL, (unseen_writes.note, (), (), (), False)))
-        raised = s.changed_results()
-        outputs = [self._output(output, raised.get(k, 0)) for k, output in enumerate(s.outputs)]
+        raised = schedule.changed_results()
+        outputs = [self._output(output, raised.get(k, 0)) for k, output in enumerate(schedule.outputs)]
         scratch = self._place_the_varying()
         names = sorted({name for value in self.values for name in value.symbol_names()})
-        if any(name not in s.symbols for name in names):
+        if any(name not in schedule.symbols for name in names):
             raise NotInC
-        symbols = {name: (s.symbols[name][0], SYMBOL_KINDS[s.symbols[name][1]], s.symbols[name][2]) for name in names}
+        symbols = {
+            name: (schedule.symbols[name][0], SYMBOL_KINDS[schedule.symbols[name][1]], schedule.symbols[name][2])
+            for name in names
+        }
         parts = PlanParts(
-            len(s.inputs) + len(self.pooled),
+            len(schedule.inputs) + len(self.pooled),
             -1 if self.g.cuda is None else self.g.cuda,
             symbols,
             self.values,
@@ -406,14 +414,14 @@ class ProgramBuilder:
         code = DTYPE_CODES.get(buffer.dtype)
         if code is None:
             raise NotInC
-        dims = tuple(as_expr(x) for x in (*buffer.shape, *buffer.stride))
+        dims = tuple(as_expr(size) for size in (*buffer.shape, *buffer.stride))
         self.slots.append(
             [kind, index, code, buffer.dtype.itemsize, len(buffer.shape), self._value(*dims) if dims else 0, offset]
         )
         return len(self.slots) - 1
 
-    def _constant(self, x: Any) -> int:
-        self.constants.append(x)
+    def _constant(self, value: Any) -> int:
+        self.constants.append(value)
         return len(self.constants) - 1
 
     def _slot(self, buffer: Buffer) -> int:
@@ -428,9 +436,9 @@ class ProgramBuilder:
             self.slot_of[id(buffer)] = at
         return at
 
-    def _param(self, p: Any) -> int:
-        name = p.name if isinstance(p, Param) else p
-        return next(i for i, x in enumerate(self.s.inputs) if isinstance(x, tuple) and x[1] == name)
+    def _param(self, param: Any) -> int:
+        name = param.name if isinstance(param, Param) else param
+        return next(i for i, given in enumerate(self.s.inputs) if isinstance(given, tuple) and given[1] == name)
 
     # ---- memory
     def _alias(self, buffer: Buffer, base: Buffer, n_bytes: Expr) -> None:
@@ -486,11 +494,11 @@ class ProgramBuilder:
 
     def _from_pool(self, buffer: Buffer) -> output_pool.Wanted | None:
         limit = int(self.opts.get("output_pool_mb", 0)) << 20
-        dims = [as_expr(x) for x in (*buffer.shape, *buffer.stride)]
+        dims = [as_expr(size) for size in (*buffer.shape, *buffer.stride)]
         if not limit or self.g.cuda is not None or any(not dim.is_const for dim in dims):
             return None
         shape, stride = (
-            tuple(e.value for e in part) for part in (dims[: len(buffer.shape)], dims[len(buffer.shape) :])
+            tuple(expr.value for expr in part) for part in (dims[: len(buffer.shape)], dims[len(buffer.shape) :])
         )
         n_bytes = output_pool.strides_reach(shape, stride, buffer.dtype.itemsize)
         return (
@@ -505,7 +513,7 @@ class ProgramBuilder:
         args = [*map(self._arg, step.args), *map(self._arg, step.kwargs.values())]
         names = [*step.kwargs]
         if step.out_variant is not None:
-            slots = [self._slot(b) for b in step.outputs if b is not None]
+            slots = [self._slot(buffer) for buffer in step.outputs if buffer is not None]
             names += step.out_names or ("out",)
             args += [(ARG_SLOT, slot) for slot in slots]
             call = (self.function(op), tuple(args), tuple(names), (), False)
@@ -536,29 +544,31 @@ class ProgramBuilder:
             (STEP_CALL, call) if id(step) not in self.torch_calls else self._by_torch(self.torch_calls[id(step)], call)
         )
 
-    def _by_torch(self, c: TorchCall, call: tuple) -> tuple:
+    def _by_torch(self, torch_call: TorchCall, call: tuple) -> tuple:
         words: list[tuple[int, int]] = []
         reals: list[int] = []
-        for kind, x in c.arguments:
+        for kind, value in torch_call.arguments:
             if kind[0] == "T":
                 words.append(
-                    (WORD_OPTIONAL if kind == "T?" else WORD_TENSOR, self._slot(x))
-                    if x is not None
+                    (WORD_OPTIONAL if kind == "T?" else WORD_TENSOR, self._slot(value))
+                    if value is not None
                     else (WORD_VALUE, self._value(ZERO))
                     if kind == "T?"
                     else (WORD_UNDEFINED, 0)
                 )
                 continue
-            numbers = () if x is None else numbers_of(kind, x)
+            numbers = () if value is None else numbers_of(kind, value)
             at = self._value(*numbers or (ZERO,))
             if kind == "f":
                 reals.append(at)
                 continue
-            words.append((WORD_VALUE if x is None or kind in "ib" else WORD_LIST if kind == "I?" else WORD_ADDRESS, at))
+            words.append(
+                (WORD_VALUE if value is None or kind in "ib" else WORD_LIST if kind == "I?" else WORD_ADDRESS, at)
+            )
             if kind[0] in "IB":
-                words.append((WORD_VALUE, self._value(as_expr(len(x or ())))))
-        words += [(WORD_RESULT if kind == "T" else WORD_NUMBER, i) for i, kind in enumerate(c.results)]
-        return STEP_TORCH, c.address, tuple(words), tuple(reals), call
+                words.append((WORD_VALUE, self._value(as_expr(len(value or ())))))
+        words += [(WORD_RESULT if kind == "T" else WORD_NUMBER, i) for i, kind in enumerate(torch_call.results)]
+        return STEP_TORCH, torch_call.address, tuple(words), tuple(reals), call
 
     def _arg(self, x: Any) -> tuple[int, Any]:
         if isinstance(x, Buffer):  # (what only Python sees may be without an address, as sparse tensors are)
@@ -639,21 +649,21 @@ def gemm_of(step: Extern) -> tuple:
         return ()
     out, *_, a, b = (*step.outputs, *operands_of(step))
     bias = step.args[0] if str(step.op) == "aten.addmm.default" else None
-    kind, out_kind = (_LIBRARY_DTYPES.get(t.dtype) for t in (a, out))
-    dims = [as_expr(x) for t in (out, *operands_of(step)) for x in (*t.shape, *t.stride)]
+    kind, out_kind = (_LIBRARY_DTYPES.get(tensor.dtype) for tensor in (a, out))
+    dims = [as_expr(size) for tensor in (out, *operands_of(step)) for size in (*tensor.shape, *tensor.stride)]
     if (
         torch.are_deterministic_algorithms_enabled()
         or kind is None
         or out_kind is None
         or len(a.shape) != 2
         or any(not dim.is_const for dim in dims)
-        or any(t.dtype != a.dtype for t in operands_of(step))
+        or any(tensor.dtype != a.dtype for tensor in operands_of(step))
     ):
         return ()
-    m, k, n = (as_expr(x).value for x in (*a.shape, b.shape[1]))
-    if min(m, n, k) < 2 or bias is not None and [as_expr(x).value for x in (*bias.shape, *bias.stride)] != [n, 1]:
+    m, k, n = (as_expr(size).value for size in (*a.shape, b.shape[1]))
+    if min(m, n, k) < 2 or bias is not None and [as_expr(size).value for size in (*bias.shape, *bias.stride)] != [n, 1]:
         return ()
-    leads = [_leading(t) for t in (a, b, out)]
+    leads = [_leading(tensor) for tensor in (a, b, out)]
     if None in leads or leads[2][1]:
         return ()
     (lda, ta), (ldb, tb), (ldd, _) = leads
@@ -664,7 +674,7 @@ def _leading(buffer: Buffer) -> tuple[int, int] | None:
     """(stride of the rows, 0) of a matrix of static sizes that lies by rows, (stride of the columns, 1) by columns;
     None otherwise.
     """
-    (rows, columns), (r, c) = (tuple(as_expr(x).value for x in part) for part in (buffer.shape, buffer.stride))
+    (rows, columns), (r, c) = (tuple(as_expr(size).value for size in part) for part in (buffer.shape, buffer.stride))
     return (r, 0) if c == 1 and r >= columns else (c, 1) if r == 1 and c >= rows else None
 
 
@@ -684,4 +694,4 @@ def _buffers(x: Any) -> list[Buffer]:
         return [x]
     if isinstance(x, dict):
         x = list(x.values())
-    return [b for y in x for b in _buffers(y)] if isinstance(x, (list, tuple)) else []
+    return [buffer for item in x for buffer in _buffers(item)] if isinstance(x, (list, tuple)) else []

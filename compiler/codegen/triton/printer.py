@@ -72,7 +72,7 @@ def without_locals(kernel: Kernel) -> Kernel:
     if not kernel.locals:
         return kernel
     value_of: dict[Buffer, Value] = {}
-    rewrite = Rewriter(on_load=lambda b, e: value_of.get(b))
+    rewrite = Rewriter(on_load=lambda buffer, expr: value_of.get(buffer))
     stages = []
     for st in kernel.stages:
         accs = [replace(acc, value=rewrite(acc.value)) for acc in st.accs]
@@ -81,7 +81,7 @@ def without_locals(kernel: Kernel) -> Kernel:
             value = rewrite(store.value)
             if store.buffer.scope == "local":
                 value_of[store.buffer] = value
-                rewrite = Rewriter(on_load=lambda b, e: value_of.get(b))
+                rewrite = Rewriter(on_load=lambda buffer, expr: value_of.get(buffer))
             else:
                 stores.append(Store(store.buffer, store.index, value, store.mode))
         if accs or stores:
@@ -165,8 +165,11 @@ def header_of(kernel: Kernel, name: str, mark: str = "#") -> str:
     for file, line in list(dict.fromkeys(tuple(x[:2]) for x in kernel.lines if len(x) >= 2))[:12]:
         code = source_line(str(file), line).strip()
         out.append(f"{str(file).rsplit('/', 1)[-1]}:{line}" + (f": {code[:100]}" if code else ""))
-    for b, role in [*((b, "reads ") for b in kernel.inputs), *((output, "writes") for output in kernel.outputs)]:
-        out.append(f"  {role} {b}")
+    for buffer, role in [
+        *((buffer, "reads ") for buffer in kernel.inputs),
+        *((output, "writes") for output in kernel.outputs),
+    ]:
+        out.append(f"  {role} {buffer}")
     return "\n".join(f"{mark} {comment(line)}" for line in out)
 
 
@@ -232,7 +235,7 @@ class Printer:
     # ---- the file
     def run(self) -> TritonSource:
         functions, numbers = self._with_numbers(self._functions())
-        text = "".join(t for _, t in functions)
+        text = "".join(function_text for _, function_text in functions)
         self.helpers |= {h: None for h in ("_round_bfloat16", *eight_bits.HELPERS) if f"{h}(" in text}
         helpers = HELPERS | self.own_helpers | self._of_older_machines()
         prelude = "".join(helpers[helper] + "\n\n" for helper in self.helpers)
@@ -244,7 +247,7 @@ class Printer:
         return TritonSource(
             name=self.name,
             text=file,
-            functions=[f for f, _ in functions],
+            functions=[function for function, _ in functions],
             scratch=self.scratch,
             choices=self.lay.plain(),
             asserts="tl.device_assert(" in file,

@@ -52,12 +52,18 @@ class _Planner(Liveness):
         super().__init__(steps, lowered)
         self.hints, self.updated, self.size = hints, updated, sizes(hints)
         calls = [step for step in self.steps if isinstance(step, Extern) and communicates(step.op)]
-        self.exchanged = {b for s in calls for b in s.begins_as()}  # what collectives write in place
+        self.exchanged = {buffer for call in calls for buffer in call.begins_as()}  # what collectives write in place
         # what a wait gives -> the result that it waits for, in whose memory it lies
-        self.waited = {s.outputs[0]: b for s in calls if waits(s.op) for b in buffers_read(s) if b in self.exchanged}
+        self.waited = {
+            call.outputs[0]: buffer
+            for call in calls
+            if waits(call.op)
+            for buffer in buffers_read(call)
+            if buffer in self.exchanged
+        }
         self.waits: dict[Buffer, list[Buffer]] = {}  # the other way round
-        for given, b in self.waited.items():
-            self.waits.setdefault(b, []).append(given)
+        for given, buffer in self.waited.items():
+            self.waits.setdefault(buffer, []).append(given)
 
     def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
         in_place, mutations = self.mutations_in_place()
@@ -81,19 +87,21 @@ class _Planner(Liveness):
             if isinstance(step, Extern) and step.begins_as():
                 made.update((output, i) for output in step.outputs if output is not None)
             if isinstance(step, Launch):
-                for b in step.outputs:
-                    made[b] = -1 if b in made else i  # several kernels write it: leave it alone
-                for b in step.inputs:
-                    reads.setdefault(b, []).append(i)
+                for buffer in step.outputs:
+                    made[buffer] = -1 if buffer in made else i  # several kernels write it: leave it alone
+                for buffer in step.inputs:
+                    reads.setdefault(buffer, []).append(i)
             else:
                 if isinstance(step, View):
                     viewed.add(step.base)
                 elif any(
-                    may_alias(step, k) for k, b in enumerate(step.outputs) if b is not None and b not in self.waited
+                    may_alias(step, k)
+                    for k, buffer in enumerate(step.outputs)
+                    if buffer is not None and buffer not in self.waited
                 ):
                     viewed.update(buffers_read(step))
-                for b in buffers_read(step):
-                    reads.setdefault(b, []).append(i)
+                for buffer in buffers_read(step):
+                    reads.setdefault(buffer, []).append(i)
         return made, reads, viewed
 
     def mutations_in_place(self) -> tuple[dict[Buffer, int], list[tuple[int, Buffer]]]:
@@ -106,64 +114,67 @@ class _Planner(Liveness):
         self.returned = {*result_buffers(self.lowered)}
         # a failing graph leaves its inputs as they were
         last = max((i for i, step in enumerate(self.steps) if _may_fail(step)), default=-1)
-        sources = [self.waited.get(b, b) for _, b in self.lowered.mutations]
+        sources = [self.waited.get(written, written) for _, written in self.lowered.mutations]
         targets = [i for i, _ in self.lowered.mutations]
         for i, buffer in self.lowered.mutations:
             if buffer in self.updated:
                 continue
-            x, result = self.lowered.inputs[i], self.waited.get(buffer, buffer)
+            given, result = self.lowered.inputs[i], self.waited.get(buffer, buffer)
             alone = sources.count(result) == targets.count(i) == 1 and not self._is_seen(buffer)
-            there = self._computed_in(x, result) if alone and self._fits(result, x, last) else []
-            in_place.update((made, i) for made in there if self._fits(made, x, last))
+            there = self._computed_in(given, result) if alone and self._fits(result, given, last) else []
+            in_place.update((made, i) for made in there if self._fits(made, given, last))
             if not there:
                 left.append((i, buffer))
         return in_place, left
 
-    def _fits(self, buffer: Buffer, x: Any, last: int) -> bool:
+    def _fits(self, buffer: Buffer, given: Any, last: int) -> bool:
         """Whether `b` may lie in the memory of input x, if nobody reads that any more. `last`: the last step that may
         fail."""
-        k = self.made.get(buffer, -1)
+        made_at = self.made.get(buffer, -1)
         return (
-            k >= 0
-            and (k > last or self.size(buffer) > KEEP_BYTES)
+            made_at >= 0
+            and (made_at > last or self.size(buffer) > KEEP_BYTES)
             and not self._is_seen(buffer)
-            and isinstance(x, Buffer)
-            and x not in self.viewed
-            and x.dtype == buffer.dtype
-            and same_layout(x, buffer)
+            and isinstance(given, Buffer)
+            and given not in self.viewed
+            and given.dtype == buffer.dtype
+            and same_layout(given, buffer)
         )
 
     def _is_seen(self, buffer: Buffer) -> bool:
         """Whether a buffer is a result, or is seen under another name."""
         return buffer in self.returned or buffer in self.viewed
 
-    def _computed_in(self, x: Buffer, buffer: Buffer) -> list[Buffer]:
+    def _computed_in(self, given: Buffer, buffer: Buffer) -> list[Buffer]:
         """What is computed in the memory of input x, so that it holds `b` in the end: b, what a collective writes b
         over, and what a collective that reads x last makes of it. Nothing where a step reads x too late."""
-        if not self._is_read_before(x, buffer):
+        if not self._is_read_before(given, buffer):
             return []
         there, step = [buffer], self.steps[self.made[buffer]]
         begun = step.begins_as().get(buffer) if buffer in self.exchanged else None
-        if begun in self.made and self.reads[begun] == [self.made[buffer]] and self._is_read_before(x, begun):
+        if begun in self.made and self.reads[begun] == [self.made[buffer]] and self._is_read_before(given, begun):
             there.append(begun)
-        last = max(self.reads.get(x, ()), default=-1)
+        last = max(self.reads.get(given, ()), default=-1)
         out = next((out for out in self.steps[last].outputs if out in self.exchanged), None) if last >= 0 else None
-        if out is not None and last < self.made[there[-1]] and self._reads_as_it_writes(last, x, out):
+        if out is not None and last < self.made[there[-1]] and self._reads_as_it_writes(last, given, out):
             if all(self._is_read_before(name, there[-1]) for name in (out, *self.waits.get(out, ()))):
                 there.append(out)
         return there
 
-    def _is_read_before(self, x: Buffer, buffer: Buffer) -> bool:
+    def _is_read_before(self, given: Buffer, buffer: Buffer) -> bool:
         """Whether nothing reads x once b lies in its memory."""
-        k = self.made[buffer]
-        return all(r < k or r == k and self._reads_as_it_writes(k, x, buffer) for r in self.reads.get(x, ()))
+        made_at = self.made[buffer]
+        return all(
+            read_at < made_at or read_at == made_at and self._reads_as_it_writes(made_at, given, buffer)
+            for read_at in self.reads.get(given, ())
+        )
 
-    def _reads_as_it_writes(self, k: int, buffer: Buffer, b: Buffer) -> bool:
+    def _reads_as_it_writes(self, k: int, buffer: Buffer, other: Buffer) -> bool:
         """Whether step k, which reads x and makes b, may have both in one place."""
-        s = self.steps[k]
-        if isinstance(s, Extern):
-            return s.begins_as().get(b) is buffer and buffers_read(s).count(buffer) == 1
-        return same_index(s.kernel, s.inputs.index(buffer), s.outputs.index(b), b.on_gpu)
+        step = self.steps[k]
+        if isinstance(step, Extern):
+            return step.begins_as().get(other) is buffer and buffers_read(step).count(buffer) == 1
+        return same_index(step.kernel, step.inputs.index(buffer), step.outputs.index(other), other.on_gpu)
 
     # ---- what takes whose memory
     def choose_reuse(self, in_place: dict[Buffer, int], keep: bool = True) -> dict[Buffer, Buffer]:
@@ -235,38 +246,43 @@ class _Planner(Liveness):
         return None if old is not None and buffer in self.pinned and old.dtype != buffer.dtype else old
 
     def in_place_input(
-        self, s: Launch, buffer: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
+        self, launch: Launch, buffer: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
     ) -> Buffer | None:
-        o = s.outputs.index(buffer)
-        for k, x in enumerate(s.inputs):
+        output = launch.outputs.index(buffer)
+        for k, given in enumerate(launch.inputs):
             if (
-                x in room
-                and self.last_use[x] == i
-                and x not in self.pinned
-                and x not in taken
-                and room[x] is room[buffer]
-                and x not in s.outputs
-                and x.dtype.itemsize == buffer.dtype.itemsize
-                and same_index(s.kernel, k, o, buffer.on_gpu)
+                given in room
+                and self.last_use[given] == i
+                and given not in self.pinned
+                and given not in taken
+                and room[given] is room[buffer]
+                and given not in launch.outputs
+                and given.dtype.itemsize == buffer.dtype.itemsize
+                and same_index(launch.kernel, k, output, buffer.on_gpu)
             ):
-                return x
+                return given
         return None
 
     def written_input(
         self, extern: Extern, buffer: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
     ) -> Buffer | None:
         """The buffer as whose values `buffer` begins, where the call is the last to look at it."""
-        x = extern.begins_as().get(buffer)
-        dies = x in room and self.last_use[x] == i and x not in self.pinned and x not in taken
-        alone = dies and buffers_read(extern).count(x) == 1 and same_layout(x, buffer) and x.dtype == buffer.dtype
-        return x if alone else None
+        begun = extern.begins_as().get(buffer)
+        dies = begun in room and self.last_use[begun] == i and begun not in self.pinned and begun not in taken
+        alone = (
+            dies
+            and buffers_read(extern).count(begun) == 1
+            and same_layout(begun, buffer)
+            and begun.dtype == buffer.dtype
+        )
+        return begun if alone else None
 
-    def allocated(self, s: Any, i: int) -> list[Buffer]:
+    def allocated(self, step: Any, i: int) -> list[Buffer]:
         """Buffers that the plan allocates for step i."""
-        if isinstance(s, View):
-            outs = [s.base]
-        elif isinstance(s, Launch) or s.out_variant is not None:
-            outs = [output for output in s.outputs if output is not None and output not in self.base]
+        if isinstance(step, View):
+            outs = [step.base]
+        elif isinstance(step, Launch) or step.out_variant is not None:
+            outs = [output for output in step.outputs if output is not None and output not in self.base]
         else:
             return []
         return [out for out in outs if self.first.get(out) == i]
@@ -275,46 +291,50 @@ class _Planner(Liveness):
     def emit(self, reuse: dict[Buffer, Buffer], in_place: dict[Buffer, int]) -> tuple[list[Step], int]:
         taken = set(reuse.values())
         dies: dict[int, list[Buffer]] = {}
-        for b, i in self.last_use.items():
-            if b in self.first and b not in taken and b not in self.pinned and b not in in_place:
-                dies.setdefault(i, []).append(b)
+        for buffer, i in self.last_use.items():
+            if buffer in self.first and buffer not in taken and buffer not in self.pinned and buffer not in in_place:
+                dies.setdefault(i, []).append(buffer)
         views: dict[Buffer, list[Buffer]] = {}  # names of a block that go with it
-        for v in self.base:
-            views.setdefault(self.root(v), []).append(v)
+        for view in self.base:
+            views.setdefault(self.root(view), []).append(view)
         handed: dict[int, list[Buffer]] = {}
-        for b in dict.fromkeys(reuse.values()):  # (a set's order would differ from process to process)
-            handed.setdefault(self.last_use[b], []).append(b)
+        for buffer in dict.fromkeys(reuse.values()):  # (a set's order would differ from process to process)
+            handed.setdefault(self.last_use[buffer], []).append(buffer)
         out: list[Step] = []
         live = peak = 0
         size: dict[Buffer, int] = {}
         for i, step in enumerate(self.steps):
-            for b in self.allocated(step, i):
-                if b in in_place:
-                    out.append(View(b, self.lowered.inputs[in_place[b]], 0))
+            for buffer in self.allocated(step, i):
+                if buffer in in_place:
+                    out.append(View(buffer, self.lowered.inputs[in_place[buffer]], 0))
                     continue
-                old = reuse.get(b)
-                out.append(Alloc(b, old))
-                size[b] = size.pop(old) if old is not None else self.size(b)
-                live += size[b] if old is None else 0
+                old = reuse.get(buffer)
+                out.append(Alloc(buffer, old))
+                size[buffer] = size.pop(old) if old is not None else self.size(buffer)
+                live += size[buffer] if old is None else 0
             if isinstance(step, Extern) and step.out_variant is None:
-                for b in step.outputs:
-                    if b is not None and b not in self.waited:
-                        size[b] = self.size(b)
-                        live += size[b]
+                for buffer in step.outputs:
+                    if buffer is not None and buffer not in self.waited:
+                        size[buffer] = self.size(buffer)
+                        live += size[buffer]
             peak = max(peak, live)
             if isinstance(step, Extern) and (begins := step.begins_as()):
                 inputs = {key: self.lowered.inputs[value] for key, value in in_place.items()}
                 here = inputs | reuse
-                out.extend(_copied(x, b, step) for b, x in begins.items() if here.get(b) not in (x, inputs.get(x, x)))
+                out.extend(
+                    _copied(x, buffer, step)
+                    for buffer, x in begins.items()
+                    if here.get(buffer) not in (x, inputs.get(x, x))
+                )
                 step = replace(
                     step, kwargs={name: value for name, value in step.kwargs.items() if name not in step.out_names}
                 )
             out.append(step)
-            for b in (*dies.get(i, ()), *handed.get(i, ())):
-                out.extend(Free(v) for v in views.get(b, ()))
-            for b in dies.get(i, ()):
-                out.append(Free(b))
-                live -= size.pop(b, 0)
+            for buffer in (*dies.get(i, ()), *handed.get(i, ())):
+                out.extend(Free(view) for view in views.get(buffer, ()))
+            for buffer in dies.get(i, ()):
+                out.append(Free(buffer))
+                live -= size.pop(buffer, 0)
         return out, peak
 
 
@@ -335,15 +355,15 @@ def _copied(buffer: Buffer, to: Buffer, extern: Extern) -> Extern:
 
 def _is_dense(buffer: Buffer) -> bool:
     """Whether elements fill all bytes that the buffer spans."""
-    n = integer(buffer.dtype.itemsize)
+    stride = integer(buffer.dtype.itemsize)
     for size in buffer.shape:
-        n = n * size
-    return nbytes(buffer) is n
+        stride = stride * size
+    return nbytes(buffer) is stride
 
 
-def same_layout(buffer: Buffer, b: Buffer) -> bool:
-    return all_same(buffer.shape, b.shape) and all(
-        same(stride, y) for size, stride, y in zip(buffer.shape, buffer.stride, b.stride) if size != 1
+def same_layout(buffer: Buffer, other: Buffer) -> bool:
+    return all_same(buffer.shape, other.shape) and all(
+        same(stride, y) for size, stride, y in zip(buffer.shape, buffer.stride, other.stride) if size != 1
     )
 
 

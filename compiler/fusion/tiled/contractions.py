@@ -92,13 +92,13 @@ def _together(finder: Finder, pattern: Pattern, calls: Sequence[Extern], always:
         except NoMatch:
             continue
     while found:
-        results = {c.step.outputs[0] for c in found}
+        results = {contraction.step.outputs[0] for contraction in found}
         bundles = [_built(finder, pattern.kind, b, results) for b in _bundles(found)]
         gone = [x for bundle in bundles for x in bundle.gone]
         dead = finder.superfluous(gone, *[bundle.template for bundle in bundles])
-        kept = [c for c in found if _saved(finder, c, dead)]
+        kept = [contraction for contraction in found if _saved(finder, contraction, dead)]
         if len(kept) == len(found):
-            return _placed(finder, bundles, {id(s) for s in dead}) or finder.first
+            return _placed(finder, bundles, {id(step) for step in dead}) or finder.first
         found = kept  # (without those whose products are made in any case)
     return finder.first
 
@@ -109,26 +109,28 @@ PATTERNS = (Pattern(ATTENTION_KERNEL, match_attention, _each), Pattern(CHAIN_KER
 
 def _saved(finder: Finder, found: Match, dead: Sequence[Any]) -> bool:
     """Whether nothing makes the products of a match any more. (The products of a library's call are nowhere.)"""
-    return all(any(s is finder.made[product.attr[0]] for s in dead) for product in found.products if product.is_load)
+    return all(
+        any(step is finder.made[product.attr[0]] for step in dead) for product in found.products if product.is_load
+    )
 
 
 def _bundles(found: Sequence[Match]) -> list[Bundle]:
     """Chains over the same space, the products of one among those of the other."""
     out: list[Bundle] = []
-    for c in sorted(found, key=lambda c: -len(c.products)):
-        for b in out:
+    for contraction in sorted(found, key=lambda contraction: -len(contraction.products)):
+        for bundle in out:
             if (
-                b.matches[0].space == c.space
-                and c.products.keys() <= b.products.keys()
-                and all(b.products[key] == product for key, product in c.products.items())
+                bundle.matches[0].space == contraction.space
+                and contraction.products.keys() <= bundle.products.keys()
+                and all(bundle.products[key] == product for key, product in contraction.products.items())
             ):
-                b.matches.append(c)
+                bundle.matches.append(contraction)
                 break
         else:
-            out.append(Bundle([c], dict(c.products)))
-    for b in out:
+            out.append(Bundle([contraction], dict(contraction.products)))
+    for bundle in out:
         # (a tile that needs fewer products comes first, and its numbers are gone early)
-        b.matches.sort(key=lambda c: len(c.products))
+        bundle.matches.sort(key=lambda contraction: len(contraction.products))
     return out
 
 
@@ -237,10 +239,10 @@ def _read_where_drawn(finder: Finder, found: Match, value: Value) -> Value:
         if [as_expr(axis.size) for axis in nest.domain] == [
             as_expr(a.size) for a in (*found.batch, *found.rows, found.keys)
         ]:
-            m = dict(zip(axes, (axis.symbol for axis in (*found.batch, *found.rows, found.keys))))
-            same = Rewriter(on_index=lambda e, m=m: tidy(e.subs(m), ranges))(nest.value)  # type: ignore[misc]
+            mapping = dict(zip(axes, (axis.symbol for axis in (*found.batch, *found.rows, found.keys))))
+            same = Rewriter(on_index=lambda expr, mapping=mapping: tidy(expr.subs(mapping), ranges))(nest.value)  # type: ignore[misc]
             known |= {
-                condition.id: load(nest.buffer, tidy(nest.index.subs(m), ranges))
+                condition.id: load(nest.buffer, tidy(nest.index.subs(mapping), ranges))
                 for condition in conditions
                 if condition is same
             }
@@ -257,19 +259,19 @@ def _numbers_of_rows(
     rows = row_results(finder, found.numbers, found.ranges())
     reads = tuple(dict.fromkeys(value.attr[0] for value in loads(values)))
     tried = Template(found.step.op, reads, {}, results, reason="attention")
-    dead = {id(s) for s in finder.superfluous([*gone, *(row.nest for row in rows.values())], tried)}
+    dead = {id(step) for step in finder.superfluous([*gone, *(row.nest for row in rows.values())], tried)}
     return [
         row
         for key, row in rows.items()
-        if key in finder.needed or any(id(s) not in dead for s in finder.readers.get(key, ()))
+        if key in finder.needed or any(id(step) not in dead for step in finder.readers.get(key, ()))
     ]
 
 
-def _memory(finder: Finder, b: Buffer) -> Buffer:
+def _memory(finder: Finder, buffer: Buffer) -> Buffer:
     """What a buffer is a view of."""
-    while isinstance(view := finder.made.get(b), View):
-        b = view.base
-    return b
+    while isinstance(view := finder.made.get(buffer), View):
+        buffer = view.base
+    return buffer
 
 
 # ---- its place
@@ -277,18 +279,23 @@ def _place(finder: Finder, step: Template, place: Any, dead: Sequence[Any]) -> A
     """Which of the steps that go the kernel runs in the place of: after what makes all that it reads, before all
     that reads what it makes.
     """
-    gone = {id(s) for s in dead}
+    gone = {id(one) for one in dead}
     after = max((finder.ends[arg] for arg in step.args if arg in finder.ends), default=-1)
     before = min(
-        (finder.order[id(s)] for b in made_by(step) for s in finder.readers.get(b, ()) if id(s) not in gone),
+        (
+            finder.order[id(one)]
+            for buffer in made_by(step)
+            for one in finder.readers.get(buffer, ())
+            if id(one) not in gone
+        ),
         default=len(finder.first),
     )
     if after < finder.order[id(place)] < before:
         return place
-    fits = [s for s in dead if after < finder.order[id(s)] < before]
+    fits = [one for one in dead if after < finder.order[id(one)] < before]
     if not fits:
         raise NoMatch
-    return max(fits, key=lambda s: finder.order[id(s)])
+    return max(fits, key=lambda one: finder.order[id(one)])
 
 
 def _placed(finder: Finder, bundles: Sequence[Bundle], dead: set[int]) -> list[LoweredStep] | None:

@@ -73,8 +73,8 @@ def is_product(extern: Extern) -> bool:
     return type(extern) is Extern and str(extern.op) in ("aten.bmm.default", "aten.mm.default") and not extern.kwargs
 
 
-def makes_scores(s: Any) -> bool:
-    return type(s) is Extern and (is_product(s) or str(s.op) in PLUS)
+def makes_scores(step: Any) -> bool:
+    return type(step) is Extern and (is_product(step) or str(step.op) in PLUS)
 
 
 def on_gpu(extern: Extern) -> bool:
@@ -97,68 +97,75 @@ class Finder:
         self.ends: dict[Buffer, int] = {}  # place of the last step that makes it
         self._leads: dict[Buffer, bool] = {}
         several: set[Buffer] = set()
-        for k, s in enumerate(self.first):
-            self.order[id(s)] = k
-            for b in made_by(s):
-                self.ends[b] = k
-                if b in self.made:
-                    several.add(b)
-                self.made[b] = s
-            for b in read_by(s):
-                self.readers.setdefault(b, []).append(s)
-        for b in several:
-            del self.made[b]
+        for k, step in enumerate(self.first):
+            self.order[id(step)] = k
+            for buffer in made_by(step):
+                self.ends[buffer] = k
+                if buffer in self.made:
+                    several.add(buffer)
+                self.made[buffer] = step
+            for buffer in read_by(step):
+                self.readers.setdefault(buffer, []).append(step)
+        for buffer in several:
+            del self.made[buffer]
 
     def steps(self) -> list[LoweredStep]:
-        return [self.instead.get(id(s), s) for s in self.first if id(s) in self.instead or id(s) not in self.dead]
+        return [
+            self.instead.get(id(step), step)
+            for step in self.first
+            if id(step) in self.instead or id(step) not in self.dead
+        ]
 
     def superfluous(self, gone: Sequence[Any], *steps: Template) -> list[Any]:
         """The steps that nothing needs once `gone` are not there and `steps` are: those, and what leads to them
         alone.
         """
         dead, todo, kept = (
-            {id(s) for s in gone},
+            {id(one) for one in gone},
             list(gone),
             {x for step in steps for x in (*step.args, *step.outputs)} | self.needed,
         )
         out = list(gone)
         while todo:
-            for b in read_by(todo.pop()):
-                p = self.made.get(b)
+            for buffer in read_by(todo.pop()):
+                maker = self.made.get(buffer)
                 if (
-                    p is None
-                    or id(p) in dead
-                    or does_more(p)
-                    or any(x in kept or any(id(r) not in dead for r in self.readers.get(x, ())) for x in made_by(p))
+                    maker is None
+                    or id(maker) in dead
+                    or does_more(maker)
+                    or any(
+                        x in kept or any(id(reader) not in dead for reader in self.readers.get(x, ()))
+                        for x in made_by(maker)
+                    )
                 ):
                     continue
-                dead.add(id(p))
-                todo.append(p)
-                out.append(p)
+                dead.add(id(maker))
+                todo.append(maker)
+                out.append(maker)
         return out
 
     def put(self, step: Template, place: Any, dead: Sequence[Any]) -> None:
         """Have `step` run in the place of another, without those that are superfluous then."""
-        for s in dead:
-            self.dead.add(id(s))
-            for b in read_by(s):
-                self.readers[b].remove(s)
+        for gone in dead:
+            self.dead.add(id(gone))
+            for buffer in read_by(gone):
+                self.readers[buffer].remove(gone)
         self.instead[id(place)] = step
         self.order[id(step)] = self.order[id(place)]
-        for b in step.args:
-            self.readers.setdefault(b, []).append(step)
-        for b in made_by(step):
-            self.made[b] = step
-            self.ends[b] = self.order[id(step)]
+        for buffer in step.args:
+            self.readers.setdefault(buffer, []).append(step)
+        for buffer in made_by(step):
+            self.made[buffer] = step
+            self.ends[buffer] = self.order[id(step)]
         self._leads.clear()
 
     # ---- values
-    def element(self, b: Buffer, at: Expr, ranges: dict[str, tuple]) -> Value:
+    def element(self, buffer: Buffer, at: Expr, ranges: dict[str, tuple]) -> Value:
         """A load of what lies at a flat position of a buffer, views seen through."""
-        while isinstance(self.made.get(b), View):
-            view = self.made[b]
-            b, at = view.base, as_expr(view.offset) + at
-        return load(b, tidy(at, ranges))
+        while isinstance(self.made.get(buffer), View):
+            view = self.made[buffer]
+            buffer, at = view.base, as_expr(view.offset) + at
+        return load(buffer, tidy(at, ranges))
 
     def producer(self, value: Value) -> LoopNest | None:
         """The element-wise nest that made what is loaded."""
@@ -166,15 +173,15 @@ class Finder:
 
     def maker(self, buffer: Buffer) -> LoopNest | None:
         """The element-wise nest that made a buffer."""
-        s = self.made.get(buffer)
+        step = self.made.get(buffer)
         if (
-            isinstance(s, LoopNest)
-            and s.reduce_op is None
-            and not s.alone
-            and not s.product
-            and not has_op([s.value], "check_index")
+            isinstance(step, LoopNest)
+            and step.reduce_op is None
+            and not step.alone
+            and not step.product
+            and not has_op([step.value], "check_index")
         ):
-            return s
+            return step
         return None
 
     def peeled(self, value: Value, ranges: dict[str, tuple]) -> Value:
@@ -222,13 +229,13 @@ class Finder:
         """Whether a buffer is computed, element by element, from a product."""
         known = self._leads.get(buffer)
         if known is None:
-            s = self.made.get(buffer)
-            if isinstance(s, View):
-                known = self.leads(s.base, depth + 1)
-            elif isinstance(s, Extern):
-                known = makes_scores(s)
-            elif isinstance(s, LoopNest) and s.reduce_op is None and not s.alone and depth < LONGEST:
-                known = any(self.leads(value.attr[0], depth + 1) for value in loads([s.value]))
+            step = self.made.get(buffer)
+            if isinstance(step, View):
+                known = self.leads(step.base, depth + 1)
+            elif isinstance(step, Extern):
+                known = makes_scores(step)
+            elif isinstance(step, LoopNest) and step.reduce_op is None and not step.alone and depth < LONGEST:
+                known = any(self.leads(value.attr[0], depth + 1) for value in loads([step.value]))
             else:
                 known = False
             self._leads[buffer] = known
@@ -288,9 +295,9 @@ class Finder:
             free = [over.symbol.name]
         if len(free) != 1:
             raise NoMatch
-        m = {} if value.attr[1] is nest.index else positions(nest.axes, nest.index, value.attr[1], ranges)
-        m[over.symbol.name] = symbol(free[0])
-        return Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
+        mapping = {} if value.attr[1] is nest.index else positions(nest.axes, nest.index, value.attr[1], ranges)
+        mapping[over.symbol.name] = symbol(free[0])
+        return Rewriter(on_index=lambda expr: tidy(expr.subs(mapping), ranges))(nest.value)
 
     # ---- what a kernel takes in
     def cheap(self, buffer: Buffer, new: Value) -> bool:
@@ -299,7 +306,7 @@ class Finder:
         reads = loads([new])
         along: dict[int, set[str]] = {}  # of each value: "r" where it differs from key to key, "m" from row to row
         for value in values:
-            own = {n[0] for n in value.symbols if n == KEY.name or n.startswith("m")}
+            own = {name[0] for name in value.symbols if name == KEY.name or name.startswith("m")}
             along[value.id] = own.union(*(along[arg.id] for arg in value.args))
         if not reads or not along[new.id]:  # (none: once for a program)
             return len(values) <= INDEX_ONLY
@@ -343,24 +350,24 @@ class Finder:
                 or mul_all([axis.size for axis in nest.domain]) is not total
             ):
                 break
-            m = inverse(nest.domain, mine[0].attr[1], at, ranges)
-            if m is None:
+            mapping = inverse(nest.domain, mine[0].attr[1], at, ranges)
+            if mapping is None:
                 break
-            value = self.expanded(_at_place(nest.value, m, buffer, value, ranges), ranges, self._joins)
-            buffer, at, place = nest.buffer, tidy(nest.index.subs(m), ranges), nest
+            value = self.expanded(_at_place(nest.value, mapping, buffer, value, ranges), ranges, self._joins)
+            buffer, at, place = nest.buffer, tidy(nest.index.subs(mapping), ranges), nest
             more.append(nest)
         return buffer, at, value, place, more
 
 
-def made_by(s: LoweredStep) -> list[Buffer]:
-    return [output for output in s.outputs if output is not None] if isinstance(s, Extern) else [s.buffer]
+def made_by(step: LoweredStep) -> list[Buffer]:
+    return [output for output in step.outputs if output is not None] if isinstance(step, Extern) else [step.buffer]
 
 
-def read_by(s: LoweredStep) -> list[Buffer]:
+def read_by(step: LoweredStep) -> list[Buffer]:
     return list(
-        dict.fromkeys(value.attr[0] for value in loads([s.value]))
-        if isinstance(s, LoopNest)
-        else dict.fromkeys(buffers_read(s))
+        dict.fromkeys(value.attr[0] for value in loads([step.value]))
+        if isinstance(step, LoopNest)
+        else dict.fromkeys(buffers_read(step))
     )
 
 
@@ -405,9 +412,11 @@ def replaced(root: Value, old: Value, new: Value) -> Value:
     )(root)
 
 
-def _at_place(value: Value, m: dict[str, Expr], b: Buffer, element: Value, ranges: dict[str, tuple]) -> Value:
+def _at_place(value: Value, mapping: dict[str, Expr], b: Buffer, element: Value, ranges: dict[str, tuple]) -> Value:
     """A reader's value with its axes renamed, where `element` stands for what it loads of `b`."""
-    return Rewriter(lambda e: tidy(e.subs(m), ranges), lambda buffer, e: element if buffer is b else None, True)(value)
+    return Rewriter(
+        lambda expr: tidy(expr.subs(mapping), ranges), lambda buffer, expr: element if buffer is b else None, True
+    )(value)
 
 
 def inverse(domain: Sequence[Axis], expr: Expr, at: Expr, ranges: dict[str, tuple]) -> dict[str, Expr] | None:

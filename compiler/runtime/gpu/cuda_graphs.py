@@ -73,7 +73,7 @@ def why_not_captured(schedule: Schedule, index: int) -> str | None:
         if isinstance(step, Extern):
             if communicates(step.op):
                 return f"{step.op} exchanges tensors with other processes"
-            tags = {str(t).rpartition(".")[2] for t in step.op.tags}
+            tags = {str(tag).rpartition(".")[2] for tag in step.op.tags}
             if tags & {"dynamic_output_shape", "data_dependent_output"}:
                 return f"the size of a result of {step.op} depends on values"
             if "_efficient_attention" in str(step.op) and philox.dropout_of(step.op, step.args, step.kwargs):
@@ -126,16 +126,19 @@ class CudaGraphs:
     others are not.
     """
 
-    def __init__(self, plan: Callable[..., tuple], s: Schedule, index: int):
-        self.plan, self.s, self.index = plan, s, index
-        self.tensors = [i for i, b in enumerate(s.inputs) if isinstance(b, Buffer)]
-        copied = [i for i, _ in s.mutations]
-        self.written = sorted({*copied, *s.written})
-        self.counted = [*s.counted, *(i for i in copied if i not in s.uncounted)]  # as often as the program does
-        self.changed = s.changed_results()
-        self.random = _draws_random_numbers(s)
-        self.draws = _own_draws(s)
-        self.key = _key_function(s)
+    def __init__(self, plan: Callable[..., tuple], schedule: Schedule, index: int):
+        self.plan, self.s, self.index = plan, schedule, index
+        self.tensors = [i for i, given in enumerate(schedule.inputs) if isinstance(given, Buffer)]
+        copied = [i for i, _ in schedule.mutations]
+        self.written = sorted({*copied, *schedule.written})
+        self.counted = [
+            *schedule.counted,
+            *(i for i in copied if i not in schedule.uncounted),
+        ]  # as often as the program does
+        self.changed = schedule.changed_results()
+        self.random = _draws_random_numbers(schedule)
+        self.draws = _own_draws(schedule)
+        self.key = _key_function(schedule)
         self.entries: dict[Any, _Graph] = {}
         self.reasons: list[str] = []
         self.step: Step | None = None
@@ -147,7 +150,7 @@ class CudaGraphs:
 
     @property
     def captured(self) -> int:
-        return sum(g.graph is not None for one in self.sets.members for g in one.entries.values())
+        return sum(graph.graph is not None for one in self.sets.members for graph in one.entries.values())
 
     def sibling(self) -> CudaGraphs:
         """The plan's graphs for another set of parameters."""
@@ -161,12 +164,12 @@ class CudaGraphs:
     @property
     def paid(self) -> bool:
         """Whether replays have paid for a capture."""
-        return any(g.replays >= PAID for g in self.entries.values())
+        return any(graph.replays >= PAID for graph in self.entries.values())
 
     def forget(self) -> None:
         """The parameters are no more: neither are the graphs."""
-        for g in self.entries.values():
-            self._drop(g)
+        for graph in self.entries.values():
+            self._drop(graph)
         self.entries.clear()
         if self.step is not None:
             self.step.leave()
@@ -180,7 +183,7 @@ class CudaGraphs:
 
     def begin_step(self, n_outputs: int) -> Step | None:
         """This is the forward of a training step: results from n_outputs on are for its backward alone."""
-        inputs = {id(b) for b in self.s.inputs}
+        inputs = {id(buffer) for buffer in self.s.inputs}
         if can_hold() and any(
             output.kind == "buffer" and id(output.value) not in inputs for output in self.s.outputs[n_outputs:]
         ):
@@ -200,26 +203,26 @@ class CudaGraphs:
             mine = self.sets.of(inputs[place])
             if mine is not self:
                 return self.plan(*inputs) if mine is None else mine(*inputs)
-        g = self.entries.get(None if self.key is None else self.key(*inputs))
-        if g is not None and g.graph is not None and not _capturing() and not (_stopped and self.random):
+        graph = self.entries.get(None if self.key is None else self.key(*inputs))
+        if graph is not None and graph.graph is not None and not _capturing() and not (_stopped and self.random):
             with _lock:
                 moved = None
                 if self.step is None or not self._busy():
                     _in_order(self.index)
-                    moved = g.static.load(inputs)
+                    moved = graph.static.load(inputs)
                     if moved < 0:
-                        return self._replay(g, inputs)
+                        return self._replay(graph, inputs)
             if moved is None:
                 return self.plan(*inputs)
-            self._moved(g, moved)
-        return self._plainly(g, inputs)
+            self._moved(graph, moved)
+        return self._plainly(graph, inputs)
 
     def consume(self, given: list) -> tuple:
         """The same of a backward, whose caller gives the inputs away: each leaves the list after its last use."""
         step = self.step
         if step is None:
-            g = self.entries.get(None if self.key is None else self.key(*given))
-            return self._consume_plainly(given) if g is not None and g.reason else self(*given)
+            graph = self.entries.get(None if self.key is None else self.key(*given))
+            return self._consume_plainly(given) if graph is not None and graph.reason else self(*given)
         if len(step.family) > 1 and (found := step.holder(given)) is not None and found is not step:
             return self.sets.of_step(found, self.n_tangents).consume(given)
         held = step.last
@@ -228,16 +231,16 @@ class CudaGraphs:
                 self._say(f"plain launches: those of the forward are, too: {step.reason}")
             return self._consume_plainly(given)
         with _lock:
-            g = None if self._still_lent(step) else self._captured_over(held, given)
-            if g is not None:
-                if g.lent is not None and not step.lends:
-                    self._hand_out(g, None)
+            graph = None if self._still_lent(step) else self._captured_over(held, given)
+            if graph is not None:
+                if graph.lent is not None and not step.lends:
+                    self._hand_out(graph, None)
                 _in_order(self.index)
-                if g.static.load(tuple(given)) < 0:
-                    if not g.destroys or self._alone(g, held, given):
-                        for i, _ in g.read:
+                if graph.static.load(tuple(given)) < 0:
+                    if not graph.destroys or self._alone(graph, held, given):
+                        for i, _ in graph.read:
                             given[i] = None
-                        return self._replay(g, tuple(given))
+                        return self._replay(graph, tuple(given))
                     self._say(
                         "plain launches in some calls: what forward kept is needed after the backward pass, too (by"
                         " another one, or a hook)"
@@ -277,8 +280,8 @@ class CudaGraphs:
             return False
         self.step.waited += 1
         if self.step.waited == PATIENCE:  # somebody keeps them: they have that memory, and new graphs get another
-            for g in self.entries.values():
-                self._drop(g)
+            for graph in self.entries.values():
+                self._drop(graph)
             self.step.leave()
         return True
 
@@ -314,32 +317,32 @@ class CudaGraphs:
     def _consume_plainly(self, given: list) -> tuple:
         return self.plan.consume(given) if hasattr(self.plan, "consume") else self.plan(*given)
 
-    def _plainly(self, g: _Graph | None, inputs: tuple) -> tuple:
-        if g is None:
+    def _plainly(self, graph: _Graph | None, inputs: tuple) -> tuple:
+        if graph is None:
             if len(self.entries) >= MOST:
                 return self.plan(*inputs)
-            g = self.entries[None if self.key is None else self.key(*inputs)] = _Graph()
-        if g.reason or _capturing():
+            graph = self.entries[None if self.key is None else self.key(*inputs)] = _Graph()
+        if graph.reason or _capturing():
             return self.plan(*inputs)
         if _stopped:
-            self._give_up(g, _stopped)
+            self._give_up(graph, _stopped)
             return self.plan(*inputs)
-        g.calls += 1
+        graph.calls += 1
         here = tuple(inputs[i].data_ptr() for i in self.tensors)
-        if g.calls <= WATCHED and not g.captures:
-            g.seen.append(here)
+        if graph.calls <= WATCHED and not graph.captures:
+            graph.seen.append(here)
             out = self.plan(*inputs)
             if self.step is not None:
-                g.kept_bytes = sum(
+                graph.kept_bytes = sum(
                     tensor.numel() * tensor.element_size()
                     for tensor in out[self.step.first :]
                     if isinstance(tensor, torch.Tensor)
                 )
             return out
-        g.moving |= {i for k, i in enumerate(self.tensors) if any(s[k] != here[k] for s in g.seen)}
-        g.seen = [here]
+        graph.moving |= {i for k, i in enumerate(self.tensors) if any(places[k] != here[k] for places in graph.seen)}
+        graph.seen = [here]
         with _lock:
-            out = None if self._busy() else self._capture(g, inputs)
+            out = None if self._busy() else self._capture(graph, inputs)
         return self.plan(*inputs) if out is None else out
 
     def _moved(self, graph: _Graph, i: int) -> None:
@@ -405,38 +408,40 @@ class CudaGraphs:
     def _captured_over(self, held: Held, given: list) -> _Graph | None:
         """The backward's graph for what a forward graph holds, captured now where it was not; None: it runs plainly."""
         key = (None if self.key is None else self.key(*given), held)
-        g = self.entries.get(key)
-        if g is not None and (g.graph is not None or g.reason):
-            return g if g.graph is not None and not (_stopped and self.random) else None
+        graph = self.entries.get(key)
+        if graph is not None and (graph.graph is not None or graph.reason):
+            return graph if graph.graph is not None and not (_stopped and self.random) else None
         places = [(i, place) for i in self.tensors if (place := place_of(given[i])) in held.views]
         for old in [k for k in self.entries if k[1].dropped]:
             del self.entries[old]
         if not places or held.dropped or len(self.entries) >= MOST:
             return None  # of a call whose forward ran plainly
-        g = self.entries[key] = _Graph()
+        graph = self.entries[key] = _Graph()
         if _stopped:
-            self._give_up(g, _stopped)
+            self._give_up(graph, _stopped)
             return None
         assert self.step is not None
-        g.read = [(i, held.views[place]) for i, place in places]
+        graph.read = [(i, held.views[place]) for i, place in places]
         first = len(given) - self.n_tangents
-        g.moving = {
+        graph.moving = {
             i for i in self.tensors if i >= first or i not in dict(places) and given[i].data_ptr() not in held.static
         }
-        g.destroys = self._alone(g, held, given) and bool(held.own)
+        graph.destroys = self._alone(graph, held, given) and bool(held.own)
         fed, inputs = list(given), [None] * len(given)
         for i, place in places:
             given[i] = held.views[place].detach()
-            fed[i] = held.own.pop(place, None) if g.destroys else given[i]
+            fed[i] = held.own.pop(place, None) if graph.destroys else given[i]
             if fed[i] is None:  # given twice: the first has it
                 fed[i] = held.views[place].detach()
-        if g.destroys:
+        if graph.destroys:
             held.own.clear()
-        for i in g.moving:
+        for i in graph.moving:
             inputs[i] = given[i]
         return (
-            g
-            if self._record_and_decide(g, inputs, fed, self.step.pool if g.destroys else common_pool(self.index))
+            graph
+            if self._record_and_decide(
+                graph, inputs, fed, self.step.pool if graph.destroys else common_pool(self.index)
+            )
             else None
         )
 
@@ -470,7 +475,7 @@ class CudaGraphs:
             self._give_up(g, results.why)
             return False
         if results.kept:
-            g.held = Held(results.kept, pool, frozenset(a for _, a, n in rows if n < 0 and a))
+            g.held = Held(results.kept, pool, frozenset(address for _, address, n in rows if n < 0 and address))
         g.states = states
         g.views, g.graph, g.keep = results.views, graph, [results.copied, [t for _, t in copied]]
         n_copies = len(copied) + self._hand_out(g, None)
@@ -538,12 +543,12 @@ class CudaGraphs:
         best = {"replay": float("inf"), "plain": float("inf")}
         began = time.perf_counter()
         for round_ in range(5):
-            for name, f in (("replay", replay), ("plain", lambda: self.plan(*inputs))):
+            for name, run in (("replay", replay), ("plain", lambda: self.plan(*inputs))):
                 torch.cuda.synchronize(self.index)
                 n = 5
                 t = time.perf_counter()
                 for _ in range(n):
-                    f()
+                    run()
                 torch.cuda.synchronize(self.index)
                 best[name] = min(best[name], (time.perf_counter() - t) / n)
             if round_ and time.perf_counter() - began > 0.3:
@@ -587,7 +592,7 @@ def _key_function(schedule: Schedule) -> Callable[..., Any] | None:
     parts = []
     for _, (i, kind, dim) in schedule.symbols.items():
         parts.append(f"x{i}" if kind == "value" else f"x{i}.{'shape' if kind == 'size' else 'stride()'}[{dim}]")
-    parts += [f"x{i}" for i, b in enumerate(schedule.inputs) if not isinstance(b, (Buffer, Expr))]
+    parts += [f"x{i}" for i, given in enumerate(schedule.inputs) if not isinstance(given, (Buffer, Expr))]
     if not parts:
         return None
     return eval(
@@ -596,13 +601,17 @@ def _key_function(schedule: Schedule) -> Callable[..., Any] | None:
 
 
 def _draws_random_numbers(schedule: Schedule) -> bool:
-    return any(isinstance(x, Extern) and torch.Tag.nondeterministic_seeded in x.op.tags for x in schedule.steps)
+    return any(
+        isinstance(step, Extern) and torch.Tag.nondeterministic_seeded in step.op.tags for step in schedule.steps
+    )
 
 
 def _own_draws(schedule: Schedule) -> int:
     """How often kernels of ours draw random numbers, where torch's kernels do not."""
-    draws = [x for x in schedule.steps if isinstance(x, Extern) and philox.draws(x.op, x.args, x.kwargs)]
-    return sum(len(x.args[1]) for x in draws) if all(x.op is philox.STATE for x in draws) else 0
+    draws = [
+        step for step in schedule.steps if isinstance(step, Extern) and philox.draws(step.op, step.args, step.kwargs)
+    ]
+    return sum(len(step.args[1]) for step in draws) if all(step.op is philox.STATE for step in draws) else 0
 
 
 def _with_views(out: tuple, inputs: tuple, views: Sequence[tuple], n: int) -> tuple:
@@ -622,13 +631,13 @@ class _Memory(NamedTuple):
     results: Counter[int]
     own: dict[int, int]
 
-    def is_given(self, o: torch.Tensor) -> bool:
+    def is_given(self, output: torch.Tensor) -> bool:
         """Whether a result lies in memory that the plan does not make."""
-        where = o.untyped_storage().data_ptr()
-        return o.numel() > 0 and (where in self.fed or where in self.constants)
+        where = output.untyped_storage().data_ptr()
+        return output.numel() > 0 and (where in self.fed or where in self.constants)
 
-    def is_alone(self, o: torch.Tensor) -> bool:
-        where = o.untyped_storage().data_ptr()
+    def is_alone(self, output: torch.Tensor) -> bool:
+        where = output.untyped_storage().data_ptr()
         return self.results[where] == 1 and where not in self.constants
 
 
@@ -656,7 +665,7 @@ class _Results:
 
     def __init__(
         self,
-        s: Schedule,
+        schedule: Schedule,
         outs: tuple,
         fed: Sequence[Any],
         given: set[StorageWeakRef],
@@ -673,53 +682,65 @@ class _Results:
         self.parts: list[tuple] = []  # per result: its row, and what the row is about
         self.views: list[tuple] = []
         memory = _Memory(
-            set(_storages(fed, empty=False)), set(_storages(s.constants.values())), Counter(_storages(outs)), {}
+            set(_storages(fed, empty=False)), set(_storages(schedule.constants.values())), Counter(_storages(outs)), {}
         )
         later = []
-        for k, (spec, o) in enumerate(zip(s.outputs, outs)):
-            same = next((i for i, x in enumerate(fed) if x is o), None) if isinstance(o, torch.Tensor) else None
-            if not isinstance(o, torch.Tensor):
-                self.parts.append((2, o))
+        for k, (spec, output) in enumerate(zip(schedule.outputs, outs)):
+            same = (
+                next((i for i, fed_tensor in enumerate(fed) if fed_tensor is output), None)
+                if isinstance(output, torch.Tensor)
+                else None
+            )
+            if not isinstance(output, torch.Tensor):
+                self.parts.append((2, output))
             elif same is not None and same not in read:
                 self.parts.append((1, same))
-            elif o.layout is not torch.strided or o.dtype not in DTYPE_CODES or not _lies_on(o, pool.index):
-                self.why = f"a result is of {o.dtype} on {o.device}, {o.layout}"
+            elif (
+                output.layout is not torch.strided
+                or output.dtype not in DTYPE_CODES
+                or not _lies_on(output, pool.index)
+            ):
+                self.why = f"a result is of {output.dtype} on {output.device}, {output.layout}"
                 return
             elif spec.kind == "view" and not gradients:
-                if type(spec.value[0]) is not int and memory.is_given(o):
+                if type(spec.value[0]) is not int and memory.is_given(output):
                     self.why = "a result is a view of what the plan does not make"
                 self.parts.append((2, None))
                 later.append(k)
             else:
-                self._in_memory(k, o, memory, given, k >= first)
+                self._in_memory(k, output, memory, given, k >= first)
         for k in later:
-            self._view(k, s.outputs[k].value[0], outs[k], fed, memory.own)
+            self._view(k, schedule.outputs[k].value[0], outs[k], fed, memory.own)
 
-    def _in_memory(self, k: int, o: torch.Tensor, memory: _Memory, given: set[StorageWeakRef], stays: bool) -> None:
+    def _in_memory(
+        self, k: int, output: torch.Tensor, memory: _Memory, given: set[StorageWeakRef], stays: bool
+    ) -> None:
         """Result k, which is no view, as a row. `stays`: it is kept for a backward, unless it is empty."""
-        where = o.untyped_storage().data_ptr()
-        if o.numel() and not self.gradients and (where in memory.fed or where in memory.own and not stays):
+        where = output.untyped_storage().data_ptr()
+        if output.numel() and not self.gradients and (where in memory.fed or where in memory.own and not stays):
             self.why = "a result shares its memory with an input or another result"
         memory.own.setdefault(where, k)
-        if stays and o.numel():
-            self.parts.append((3, o))
-            self.kept.append(o)
+        if stays and output.numel():
+            self.parts.append((3, output))
+            self.kept.append(output)
             return
-        alone = memory.is_alone(o) and StorageWeakRef(o.untyped_storage()) not in given
+        alone = memory.is_alone(output) and StorageWeakRef(output.untyped_storage()) not in given
         lends = self.gradients and self.pool is not common_pool(self.pool.index)
-        self._copy(o, lends and alone and o.numel() > 0)
+        self._copy(output, lends and alone and output.numel() > 0)
 
-    def _copy(self, o: torch.Tensor, lendable: bool = False) -> None:
-        self.bytes += span(o) * o.element_size()
+    def _copy(self, output: torch.Tensor, lendable: bool = False) -> None:
+        self.bytes += span(output) * output.element_size()
         self.copied.append(
-            o if lendable or self.pool is common_pool(self.pool.index) or not o.numel() else over(o, self.pool)
+            output
+            if lendable or self.pool is common_pool(self.pool.index) or not output.numel()
+            else over(output, self.pool)
         )
         self.parts.append((0, self.copied[-1]))
         if lendable:
-            self.lendable.append(o)
+            self.lendable.append(output)
 
-    def _view(self, k: int, base: Any, o: torch.Tensor, fed: Sequence[Any], own: dict[int, int]) -> None:
-        storage = o.untyped_storage()
+    def _view(self, k: int, base: Any, output: torch.Tensor, fed: Sequence[Any], own: dict[int, int]) -> None:
+        storage = output.untyped_storage()
         if type(base) is int:
             of, begin, dtype = base, fed[base].data_ptr(), fed[base].dtype
         else:
@@ -731,8 +752,8 @@ class _Results:
             ):
                 n = own[storage.data_ptr()] = len(self.parts)
                 self._copy(
-                    torch.empty(0, dtype=o.dtype, device=o.device).set_(
-                        storage, 0, (storage.nbytes() // o.element_size(),), (1,)
+                    torch.empty(0, dtype=output.dtype, device=output.device).set_(
+                        storage, 0, (storage.nbytes() // output.element_size(),), (1,)
                     )
                 )
             of, begin, dtype = n, storage.data_ptr(), self.parts[n][1].dtype
@@ -741,10 +762,10 @@ class _Results:
                 k,
                 type(base) is int,
                 of,
-                tuple(o.shape),
-                o.stride(),
-                (o.data_ptr() - begin) // o.element_size() if o.numel() else 0,
-                None if dtype == o.dtype else o.dtype,
+                tuple(output.shape),
+                output.stride(),
+                (output.data_ptr() - begin) // output.element_size() if output.numel() else 0,
+                None if dtype == output.dtype else output.dtype,
             )
         )
 
