@@ -205,7 +205,7 @@ def _fused(event: Any, more: bool) -> str:
     why = list(getattr(k, "fused_because", None) or ())
     return (
         f"{event.name}: {', '.join(map(str, event.facts.get('origins') or getattr(k, 'origins', ()) or ()))}"
-        + "".join(f"\n    {w}" for w in why)
+        + "".join(f"\n    {reason}" for reason in why)
     )
 
 
@@ -217,11 +217,12 @@ def _unfused(event: Any, more: bool) -> str:
 def _autotune(event: Any, more: bool) -> str:
     from .report.facts.stated_rows import trial
 
-    trials = sorted(map(trial, event.trials), key=lambda t: (t.seconds is None, t.seconds))
+    trials = sorted(map(trial, event.trials), key=lambda tried: (tried.seconds is None, tried.seconds))
     out = [f"{plural(len(trials), 'candidate')} for {getattr(event.kernel, 'name', event.kernel)}"]
-    for t in trials if more else trials[:5]:
+    for tried in trials if more else trials[:5]:
         out.append(
-            f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {t.words()}" + (f"  {t.error}" if t.error else "")
+            f"    {'*' if tried.chosen else ' '} {seconds(tried.seconds)}  {tried.words()}"
+            + (f"  {tried.error}" if tried.error else "")
         )
     return "\n".join(out)
 
@@ -242,8 +243,8 @@ def _schedule(event: Any, more: bool) -> str:
 
 
 def _frame(event: Any) -> str:
-    f = event.facts.get("frame")
-    return str(getattr(f, "co_qualname", None) or f or "?")
+    frame = event.facts.get("frame")
+    return str(getattr(frame, "co_qualname", None) or frame or "?")
 
 
 _WRITERS: dict[str, list[tuple[str, Callable[[Any, bool], str]]]] = {

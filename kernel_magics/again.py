@@ -72,12 +72,12 @@ class Again:
     @functools.cached_property
     def calls(self) -> list[EntryCall]:
         """Those that can be made again."""
-        return [c for c in self._known if c.safe]
+        return [call for call in self._known if call.safe]
 
     @functools.cached_property
     def timed(self) -> list[EntryCall]:
         """Those that can be timed, some by their graphs alone."""
-        return self.calls or [c for c in self._known if c.latest]
+        return self.calls or [call for call in self._known if call.latest]
 
     def __call__(self, seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
         self.time_again(seconds, compare)
@@ -104,9 +104,11 @@ class Again:
 
     def _note(self, settings: dict[str, Any], answer: dict[str, Any]) -> None:
         """The report's answer tells what was measured, of the call that takes longest."""
-        rows = [c for c in answer["calls"] if "tried" in c["ratios"]]
+        rows = [row for row in answer["calls"] if "tried" in row["ratios"]]
         if rows:
-            longest = max(rows, key=lambda c: max((e["median"] or 0.0 for e in c["engines"]), default=0.0))
+            longest = max(
+                rows, key=lambda row: max((engine["median"] or 0.0 for engine in row["engines"]), default=0.0)
+            )
             words = " ".join(f"{name}={value}" for name, value in settings.items())
             self.report.tried[words] = {
                 "settings": dict(settings),
@@ -118,10 +120,15 @@ class Again:
 
     def _options(self, settings: dict[str, Any]) -> Any:
         own: dict[str, Any] = {k: settings[k] for k in ("mode", "backend", "fullgraph", "dynamic") if k in settings}
-        o = self.options
-        base: dict[str, Any] = {"mode": o.mode, "backend": o.backend, "fullgraph": o.fullgraph, "dynamic": o.dynamic}
+        options = self.options
+        base: dict[str, Any] = {
+            "mode": options.mode,
+            "backend": options.backend,
+            "fullgraph": options.fullgraph,
+            "dynamic": options.dynamic,
+        }
         made = config.Options.make(**{**base, **own})
-        given: dict[str, Any] = dict(o.given) if "mode" not in own else {}
+        given: dict[str, Any] = dict(options.given) if "mode" not in own else {}
         for name, value in settings.items():
             if name not in base:
                 if name not in config.OPTIONS:
@@ -135,9 +142,11 @@ class Again:
     def arguments(self) -> list[TensorArgument]:
         """The tensors among the calls' arguments that have a dimension."""
         out = []
-        for c in self.calls:
-            for key, name, x in _tensors(c):
-                out.append(TensorArgument(c.name, key, name, tuple(x.shape), str(x.dtype).removeprefix("torch.")))
+        for call in self.calls:
+            for key, name, tensor in _tensors(call):
+                out.append(
+                    TensorArgument(call.name, key, name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+                )
         return out
 
     def sweep(
@@ -157,33 +166,35 @@ class Again:
             raise ValueError(
                 f"{call!r} cannot be called again; callable: {', '.join(c.name for c in self.calls) or 'none'}"
             )
-        x = next((x for key, _, x in _tensors(found) if key == argument), None)
-        if x is None or not -x.dim() <= dim < x.dim():
+        tensor = next((tensor for key, _, tensor in _tensors(found) if key == argument), None)
+        if tensor is None or not -tensor.dim() <= dim < tensor.dim():
             raise ValueError(f"{call} has no tensor {argument!r} with a dimension {dim}")
-        if not sizes or len(sizes) > _MAX_SIZES or not all(isinstance(n, int) and n >= 0 for n in sizes):
+        if not sizes or len(sizes) > _MAX_SIZES or not all(isinstance(size, int) and size >= 0 for size in sizes):
             raise ValueError(f"sizes are 1 to {_MAX_SIZES} whole numbers from 0 up, got {list(sizes)!r}")
-        most = x.numel() // max(1, x.shape[dim]) * max(sizes)
+        most = tensor.numel() // max(1, tensor.shape[dim]) * max(sizes)
         if most > _MOST_ELEMENTS:
             raise ValueError(f"a size of {max(sizes)} makes a tensor of {most} elements, more than {_MOST_ELEMENTS}")
         from ..compiler.frontend.engine import Engine
 
-        o, fn = self.options, found.fn
+        options, fn = self.options, found.fn
         if not isinstance(fn, FunctionType):
             raise ValueError(f"{call} is not a plain function: its sizes can't be swept")
         if isinstance(argument, str):
             fn = FunctionType(fn.__code__, dict(fn.__globals__), fn.__name__)
-        compiled = Engine(config.Options.make(None, o.backend, False, dynamic, dict(o.given) or None)).dispatcher(fn)
+        compiled = Engine(
+            config.Options.make(None, options.backend, False, dynamic, dict(options.given) or None)
+        ).dispatcher(fn)
         points: list[SweepPoint] = []
         entries: list[Any] = []
         with preserved([fn, *found.args]), found.state.apply():
-            for n in sizes:
-                say(f"size {n}")
+            for size in sizes:
+                say(f"size {size}")
                 args = list(found.args)
                 if isinstance(argument, str):
-                    fn.__globals__[argument] = _resized(x, dim, n)
+                    fn.__globals__[argument] = _resized(tensor, dim, size)
                 else:
-                    args[argument] = _resized(x, dim, n)
-                points.append(_point(n, fn, compiled, args, found.kwargs, entries))
+                    args[argument] = _resized(tensor, dim, size)
+                points.append(_point(size, fn, compiled, args, found.kwargs, entries))
         return points
 
 
@@ -191,15 +202,15 @@ def _tensors(call: EntryCall) -> Iterator[tuple[int | str, str, torch.Tensor]]:
     """The tensors with a dimension that a call takes: key, the user's name, the tensor."""
     code = getattr(call.fn, "__code__", None)
     names = getattr(code, "co_varnames", ())
-    for i, x in enumerate(call.args):
-        if isinstance(x, torch.Tensor) and x.dim():
-            yield i, names[i] if i < len(names) else f"argument {i}", x
+    for i, value in enumerate(call.args):
+        if isinstance(value, torch.Tensor) and value.dim():
+            yield i, names[i] if i < len(names) else f"argument {i}", value
     if code is not None and code.co_name == "<module>":
         read = read_before_written(code)
-        for name in (n for n in code.co_names if n in read):
-            x = call.fn.__globals__.get(name)
-            if isinstance(x, torch.Tensor) and x.dim():
-                yield name, name, x
+        for name in (each for each in code.co_names if each in read):
+            value = call.fn.__globals__.get(name)
+            if isinstance(value, torch.Tensor) and value.dim():
+                yield name, name, value
 
 
 def _point(size: int, eager: Callable, compiled: Callable, args: list, kwargs: dict, entries: list[Any]) -> SweepPoint:
@@ -226,14 +237,14 @@ def _point(size: int, eager: Callable, compiled: Callable, args: list, kwargs: d
 
 def _served(entries: list[Any], call: Callable[[], Any]) -> int | None:
     """Which entry a call goes to."""
-    before = [e.hits for e in entries]
+    before = [entry.hits for entry in entries]
     call()
-    return next((i for i, (e, n) in enumerate(zip(entries, before)) if e.hits > n), None)
+    return next((i for i, (entry, n) in enumerate(zip(entries, before)) if entry.hits > n), None)
 
 
-def _seconds(f: Callable, args: list, kwargs: dict) -> float:
+def _seconds(function: Callable, args: list, kwargs: dict) -> float:
     t0 = time.perf_counter()
-    f(*args, **kwargs)
+    function(*args, **kwargs)
     return time.perf_counter() - t0
 
 
@@ -242,12 +253,12 @@ def _kernels_made() -> Iterator[dict[str, Any]]:
     """The kernels that are compiled meanwhile, and what was not fused."""
     made: dict[str, Any] = {"kernels": [], "unfused": []}
 
-    def listen(e: Any) -> None:
-        if e.kind == "kernel":
-            origins = e.facts.get("origins") or getattr(e.facts.get("kernel"), "origins", None) or ()
-            made["kernels"].append([str(e.name), [str(o) for o in origins]])
-        elif e.kind == "schedule" and e.facts.get("schedule") is not None:
-            made["unfused"] += [list(map(str, u)) for u in e.facts["schedule"].unfused]
+    def listen(event: Any) -> None:
+        if event.kind == "kernel":
+            origins = event.facts.get("origins") or getattr(event.facts.get("kernel"), "origins", None) or ()
+            made["kernels"].append([str(event.name), [str(o) for o in origins]])
+        elif event.kind == "schedule" and event.facts.get("schedule") is not None:
+            made["unfused"] += [list(map(str, unfused)) for unfused in event.facts["schedule"].unfused]
 
     with events.listen(listen):
         yield made
@@ -257,22 +268,22 @@ def _kernels_made() -> Iterator[dict[str, Any]]:
 def _watching() -> Iterator[dict[str, Any]]:
     seen: dict[str, Any] = {"entry": [], "reason": ""}
 
-    def listen(e: Any) -> None:
-        if e.kind == "entry":
-            seen["entry"].append(e.facts["entry"])
-        elif e.kind == "recompile" and not seen["reason"]:
-            f = e.facts["failures"][0]
-            seen["reason"] = f"expected {f.expected_text}, got {f.got_text}"
+    def listen(event: Any) -> None:
+        if event.kind == "entry":
+            seen["entry"].append(event.facts["entry"])
+        elif event.kind == "recompile" and not seen["reason"]:
+            failure = event.facts["failures"][0]
+            seen["reason"] = f"expected {failure.expected_text}, got {failure.got_text}"
 
     with events.listen(listen):
         yield seen
 
 
-def _resized(x: torch.Tensor, dim: int, n: int) -> torch.Tensor:
-    size = x.shape[dim]
+def _resized(tensor: torch.Tensor, dim: int, n: int) -> torch.Tensor:
+    size = tensor.shape[dim]
     if n <= size:
-        return x.narrow(dim, 0, n).clone(memory_format=torch.preserve_format)
+        return tensor.narrow(dim, 0, n).clone(memory_format=torch.preserve_format)
     if not size:
         raise ValueError(f"dimension {dim} is empty: there are no values to repeat")
-    index = torch.arange(n, device=x.device) % size
-    return x.detach().index_select(dim, index).requires_grad_(x.requires_grad)
+    index = torch.arange(n, device=tensor.device) % size
+    return tensor.detach().index_select(dim, index).requires_grad_(tensor.requires_grad)

@@ -83,18 +83,21 @@ class Session:
         from . import render  # noqa: F401  from now on reports draw themselves
 
         set_cell_labels(self._cell_of)
-        for name, f in self._hooks():
-            self.shell.events.register(name, f)
+        for name, hook in self._hooks():
+            self.shell.events.register(name, hook)
         self.live.install()
         transforms = self.shell.input_transformers_cleanup
-        at = next((i for i, t in enumerate(transforms) if getattr(t, "__name__", "") == "cell_magic"), len(transforms))
+        at = next(
+            (i for i, transform in enumerate(transforms) if getattr(transform, "__name__", "") == "cell_magic"),
+            len(transforms),
+        )
         self._transformer = _Transformer(self)
         transforms.insert(at, self._transformer)
 
     def remove(self) -> None:
-        for name, f in self._hooks():
+        for name, hook in self._hooks():
             with contextlib.suppress(ValueError):  # was registered by another session of this shell
-                self.shell.events.unregister(name, f)
+                self.shell.events.unregister(name, hook)
         if self._transformer in self.shell.input_transformers_cleanup:
             self.shell.input_transformers_cleanup.remove(self._transformer)
         self.live.remove()
@@ -113,9 +116,9 @@ class Session:
     def _after_cell(self, result: Any = None) -> None:
         due, self._due = self._due, []
         try:
-            for f in due:
+            for work in due:
                 try:
-                    f()
+                    work()
                 except Exception as e:  # each shows its own report, whatever becomes of the others
                     print(f"tcompile: the work after the cell failed: {in_one_line(e)}", file=sys.stderr)
         finally:
@@ -130,7 +133,7 @@ class Session:
 
     def known(self, metas: list[Any]) -> CompileReport | None:
         """The latest report that told of one of these entries."""
-        found = [self._known[id(m)] for m in metas if id(m) in self._known]
+        found = [self._known[id(meta)] for meta in metas if id(meta) in self._known]
         return next((report for reference, report, _ in found if reference() is not None), None)
 
     def _cell_key(self, text: str) -> str:
@@ -142,22 +145,22 @@ class Session:
 
     def timing_calls(self, served: list[tuple[Any, int]]) -> int:
         """How many of these entries' calls were made by timing, not by the user."""
-        found = [self._timing[id(m)] for m, _ in served if id(m) in self._timing]
-        return sum(n for reference, n in found if reference() is not None)
+        found = [self._timing[id(meta)] for meta, _ in served if id(meta) in self._timing]
+        return sum(hits for reference, hits in found if reference() is not None)
 
     @contextlib.contextmanager
     def _only_timing(self) -> Iterator[None]:
         """Calls that entries serve in this with-block are not the user's."""
-        before = {id(m): hits for f in compiled_functions() for m, hits in f.served}
+        before = {id(meta): hits for function in compiled_functions() for meta, hits in function.served}
         try:
             yield
         finally:
-            for f in compiled_functions():
-                for m, hits in f.served:
-                    reference, known = self._timing.get(id(m), (None, 0))
-                    if reference is None or reference() is not m:
+            for function in compiled_functions():
+                for meta, hits in function.served:
+                    reference, known = self._timing.get(id(meta), (None, 0))
+                    if reference is None or reference() is not meta:
                         known = 0
-                    self._timing[id(m)] = (weakref.ref(m), known + hits - before.get(id(m), 0))
+                    self._timing[id(meta)] = (weakref.ref(meta), known + hits - before.get(id(meta), 0))
 
     def _cell_of(self, file: str) -> int | None:
         name = self.shell.compile.format_code_name(file)
@@ -517,10 +520,10 @@ class Session:
         except (Exception, SystemExit, GeneratorExit) as e:
             report.speedups = Speedups("unavailable", f"timing failed: {in_one_line(e)}", spec.time)
         if builder.origin is not None:
-            timed = {c.name for c in report.speedups.calls if c.measured}
-            known = [c for c in builder.origin.speedups.calls if c.measured and c.name not in timed]
-            mine = [c for c in report.speedups.calls if c.name not in {x.name for x in known}]
-            report.speedups.calls = mine + [replace(c, earlier=True) for c in known]
+            timed = {call.name for call in report.speedups.calls if call.measured}
+            known = [call for call in builder.origin.speedups.calls if call.measured and call.name not in timed]
+            mine = [call for call in report.speedups.calls if call.name not in {one.name for one in known}]
+            report.speedups.calls = mine + [replace(call, earlier=True) for call in known]
         if not spec.repeat and spec.time is not None:
             calls = worth_timing(builder.calls, builder.r)
             with _told(report, "timing the kernels"):

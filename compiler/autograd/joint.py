@@ -109,9 +109,9 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
                 raise _LeafWritten from None
             raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
         if any(
-            a.memory.constant and tensor.requires_grad
+            alias.memory.constant and tensor.requires_grad
             for tensor in functionalizer.tensors()
-            if (a := functionalizer.alias_of(tensor)).tensor is tensor
+            if (alias := functionalizer.alias_of(tensor)).tensor is tensor
         ):
             raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
         try:
@@ -186,7 +186,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         outputs=plan,
         grad_inputs=[i for _, i, _ in kept],
         order=[at[j] for j in order if j in at],
-        reach=[frozenset(at[j] for j in r if j in at) for r in reach],
+        reach=[frozenset(at[j] for j in group if j in at) for group in reach],
         aten=joint,
         parts=groups,
         watched=({key: ks for key, ks in watched[0].items() if key not in written}, watched[1]),
@@ -249,11 +249,11 @@ def _reached(output: torch.Tensor, leaves: list[torch.Tensor]) -> frozenset[int]
     seen = {output.grad_fn}
     todo = [output.grad_fn]
     while todo:
-        n = todo.pop()
-        v = getattr(n, "variable", None)
+        node = todo.pop()
+        v = getattr(node, "variable", None)
         if v is not None and id(v) in positions:
             found.add(positions[id(v)])
-        for m, _ in n.next_functions:
+        for m, _ in node.next_functions:
             if m is not None and m not in seen:
                 seen.add(m)
                 todo.append(m)

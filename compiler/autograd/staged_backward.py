@@ -236,8 +236,8 @@ class StagedGraph:
         run = self.begin(given)
         out: list[Any] = [None] * self.n_gradients
         for k in range(len(self.stages)):
-            for j, g in run.stage(k):
-                out[j] = g
+            for j, grad in run.stage(k):
+                out[j] = grad
         return tuple(out)
 
 
@@ -296,18 +296,18 @@ class StagedCall:
         gradients = shared.gradients[number] = {}
         if torch._C.is_grad_enabled():
             found = graph.double(ctx, saved, graph.remembered, tangents)
-            gradients.update((i, g) for i, g in enumerate(found) if g is not None)
+            gradients.update((i, grad) for i, grad in enumerate(found) if grad is not None)
         else:
             needs = (True,) * graph.n_inputs  # (those that need none have no gradients in the graph)
             found = graph.run_backward(saved, ctx.rest, tangents, needs, begin=partial_begin(shared, number))
-            gradients.update((i, g) for i, g in enumerate(found) if g is not None)
+            gradients.update((i, grad) for i, grad in enumerate(found) if grad is not None)
         return None, self.link, *self._taken(shared, number, 0)
 
     def _taken(self, shared: _Pass, number: int, k: int) -> list:
         """The gradients of a stage, which nobody else holds."""
         gradients, run = shared.gradients[number], shared.runs.get(number)
         if run is not None:
-            gradients.update((i, g) for i, g in run(k) if g is not None)
+            gradients.update((i, grad) for i, grad in run(k) if grad is not None)
         taken = [gradients.pop(i, None) for i in self.groups[k]]
         if k == len(self.groups) - 1:
             shared.gradients.pop(number)
@@ -320,7 +320,7 @@ def partial_begin(shared: _Pass, number: int) -> Callable:
 
     def begin(graph: StagedGraph, given: Sequence[Any], inputs: Sequence[int]) -> None:
         run = graph.begin(given)
-        shared.runs[number] = lambda k: [(inputs[j], g) for j, g in run.stage(k)]
+        shared.runs[number] = lambda k: [(inputs[j], grad) for j, grad in run.stage(k)]
 
     return begin
 

@@ -67,15 +67,15 @@ class _HostPrinter:
 
     def run(self) -> HostPlan:
         schedule = self.s
-        for i, x in enumerate(schedule.inputs):
-            if isinstance(x, Buffer):
-                name = self._name(x.name)
-                self.of[id(x)] = name
-            elif isinstance(x, Expr):
-                alone = x.is_symbol and x.name not in self.inputs  # (two numbers that are known to be equal)
-                name = x.name if alone else self._name(f"size{i}")
+        for i, given in enumerate(schedule.inputs):
+            if isinstance(given, Buffer):
+                name = self._name(given.name)
+                self.of[id(given)] = name
+            elif isinstance(given, Expr):
+                alone = given.is_symbol and given.name not in self.inputs  # (two numbers that are known to be equal)
+                name = given.name if alone else self._name(f"size{i}")
             else:
-                name = self._name(x[1])
+                name = self._name(given[1])
             self.inputs.append(name)
         for name, (i, kind, dim) in schedule.symbols.items():
             if kind == "value":
@@ -108,7 +108,7 @@ class _HostPrinter:
             body = [
                 *body[: self.writing],
                 "try:",
-                *(f"    {t}" for t in body[self.writing :]),
+                *(f"    {line}" for line in body[self.writing :]),
                 "except Exception as error:",
                 "    error._tcompile_final = True",
                 "    raise",
@@ -120,14 +120,14 @@ class _HostPrinter:
                 "grad = grad_enabled()",
                 "set_grad_enabled(False)",
                 "try:",
-                *(f"    {t}" for t in body),
+                *(f"    {line}" for line in body),
                 "finally:",
                 "    set_grad_enabled(grad)",
             ]
         # in the caller's mode: autograd refuses to record a write into a view that was made under no_grad
         body.append(f"return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})")
         head = f"def run({', '.join(self.inputs)}):"
-        return HostPlan("\n".join([head, *(f"    {t}" for t in body), ""]), self.names, self.extern_calls)
+        return HostPlan("\n".join([head, *(f"    {line}" for line in body), ""]), self.names, self.extern_calls)
 
     # ---- names
     def _name(self, wanted: str) -> str:
@@ -140,8 +140,8 @@ class _HostPrinter:
         return name
 
     def _global(self, wanted: str, value: Any) -> str:
-        for name, v in self.names.items():
-            if v is value:
+        for name, known in self.names.items():
+            if known is value:
                 return name
         name = self._name(wanted)
         self.names[name] = value
@@ -163,7 +163,7 @@ class _HostPrinter:
         return as_expr(expr).py()
 
     def _tuple(self, xs: Any) -> str:
-        items = [self._size(x) for x in xs]
+        items = [self._size(size) for size in xs]
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
     # ---- steps
@@ -191,7 +191,7 @@ class _HostPrinter:
                     self._delete(step.buffer, None)
             elif isinstance(step, Launch):
                 args = (
-                    [self._buffer(b) for b in (*step.inputs, *step.outputs)]
+                    [self._buffer(buffer) for buffer in (*step.inputs, *step.outputs)]
                     + [self._size(size) for size in step.sizes]
                     + [self._param(param) for param in step.params]
                 )
@@ -212,12 +212,12 @@ class _HostPrinter:
         """id of a buffer -> the last step that reads or writes it."""
         out: dict[int, int] = {}
 
-        def look(x: Any, at: int) -> None:
-            if isinstance(x, Buffer):
-                out[id(x)] = at
-            elif isinstance(x, (tuple, list)):
-                for y in x:
-                    look(y, at)
+        def look(value: Any, at: int) -> None:
+            if isinstance(value, Buffer):
+                out[id(value)] = at
+            elif isinstance(value, (tuple, list)):
+                for item in value:
+                    look(item, at)
 
         for at, step in enumerate(self.s.steps):
             if isinstance(step, Launch):
@@ -245,16 +245,16 @@ class _HostPrinter:
         e = as_expr(offset)
         return f"{base}.storage_offset()" + ("" if e.is_const and e.value == 0 else f" + {e.py()}")
 
-    def _alloc(self, s: Alloc) -> None:
-        buffer, old = s.buffer, s.reuse
+    def _alloc(self, step: Alloc) -> None:
+        buffer, old = step.buffer, step.reuse
         name = self.of[id(buffer)] = self._name(buffer.name)
         dtype = self._global(str(buffer.dtype).removeprefix("torch."), buffer.dtype)
         if old is not None and id(old) in self.of:
             base = self._buffer(old)
             if (
                 old.dtype == buffer.dtype
-                and [as_expr(x) for x in (*old.shape, *old.stride)]
-                == [as_expr(x) for x in (*buffer.shape, *buffer.stride)]
+                and [as_expr(size) for size in (*old.shape, *old.stride)]
+                == [as_expr(size) for size in (*buffer.shape, *buffer.stride)]
                 and len(old.shape) == len(buffer.shape)
             ):
                 self._line(f"{name} = {base}", "in its memory")
@@ -289,7 +289,7 @@ class _HostPrinter:
         ]
         why = f"torch's kernel: {extern.reason}" if extern.reason else "torch's kernel"
         if extern.out_variant is not None:
-            outs = [self._buffer(b) for b in extern.outputs]
+            outs = [self._buffer(buffer) for buffer in extern.outputs]
             args += [f"{k}={out}" for k, out in zip(extern.out_names or ("out",), outs)]
             self._line(f"{function}({', '.join(args)})", why)
             return
@@ -317,7 +317,7 @@ class _HostPrinter:
         if isinstance(x, Param):
             return self._param(x)
         if isinstance(x, (list, tuple)):
-            items = [self._value(v) for v in x]
+            items = [self._value(item) for item in x]
             return (
                 f"[{', '.join(items)}]"
                 if isinstance(x, list)

@@ -90,50 +90,50 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
     roots: list[_Root] = []
 
     def on_load(buffer: Buffer, expr: Expr) -> Value | None:
-        v = env.get(buffer)
-        if v is None or expr is group.writes[buffer]:
-            return v
+        local = env.get(buffer)
+        if local is None or expr is group.writes[buffer]:
+            return local
         where = element(group.writes[buffer], expr, group.factors, ranges)  # another element of the same row
-        return Rewriter(_substitution(where, ranges))(v)
+        return Rewriter(_substitution(where, ranges))(local)
 
     for nest, level in zip(group.nests, group.levels):
         axes = nest.domain if level == "full" else nest.axes
         key = (tuple((axis.symbol.name, axis.size) for axis in axes), level)
         rw = rewriters.get(key)
         if rw is None:
-            m = group.map_of(axes, level, group.factors)
-            rw = rewriters[key] = Rewriter(_substitution(m, ranges), on_load, drop_rounding)
+            mapping = group.map_of(axes, level, group.factors)
+            rw = rewriters[key] = Rewriter(_substitution(mapping, ranges), on_load, drop_rounding)
         value = rw(nest.value)
         if nest.reduce_op is not None:
             dtype = nest.buffer.dtype
             k = (nest.reduce_op, value, dtype)
-            a = accs.get(k)
+            accumulator = accs.get(k)
             if nest.scan:
                 dtype = reduced_dtype(nest.reduce_op, value.dtype)
-            if a is None:
-                a = accs[k] = acc(f"a{len(accs)}", dtype)
+            if accumulator is None:
+                accumulator = accs[k] = acc(f"a{len(accs)}", dtype)
                 roots.append(
                     _Root(
                         value,
-                        acc=a.attr,
+                        acc=accumulator.attr,
                         op=nest.reduce_op,
                         dtype=dtype,
                         running=nest.scan,
                         origin=nest.origins[-1] if nest.origins else "",
                     )
                 )
-            value = cast(a, nest.buffer.dtype) if nest.scan else a
+            value = cast(accumulator, nest.buffer.dtype) if nest.scan else accumulator
         if group.writes[nest.buffer] is not None:
             env[nest.buffer] = value
         if nest.buffer in needed:
-            m = group.map_of(axes, level, group.factors)
-            roots.append(_Root(value, (nest.buffer, tidy(nest.index.subs(m), ranges)), nest.mode))
+            mapping = group.map_of(axes, level, group.factors)
+            roots.append(_Root(value, (nest.buffer, tidy(nest.index.subs(mapping), ranges)), nest.mode))
     return roots
 
 
-def _substitution(m: dict[str, Expr], ranges: dict[str, tuple]) -> Callable[[Expr], Expr]:
-    def f(e: Expr) -> Expr:
-        return tidy(e.subs(m), ranges)
+def _substitution(mapping: dict[str, Expr], ranges: dict[str, tuple]) -> Callable[[Expr], Expr]:
+    def f(expr: Expr) -> Expr:
+        return tidy(expr.subs(mapping), ranges)
 
     return f
 
@@ -177,17 +177,17 @@ def _locals(group: Group, roots: list[_Root], reduced: list[int], info: _Stages,
     if numel_hint([group.factors[k].size for k in reduced], hints) > LOCAL_ELEMENTS:
         return []
     kept: dict[int, Value] = {}
-    for s in sorted({root.stage for root in roots if root.inner}):
+    for number in sorted({root.stage for root in roots if root.inner}):
         cost = Costs()
         cost.memo.update(dict.fromkeys(kept, 1))  # what is kept already costs a load
-        stack = [root.value for root in roots if root.inner and root.stage == s]
+        stack = [root.value for root in roots if root.inner and root.stage == number]
         seen: set[int] = set()
         while stack:
             value = stack.pop()
             if value.id in seen:
                 continue
             seen.add(value.id)
-            if info.stage_of(value) == s:
+            if info.stage_of(value) == number:
                 stack.extend(value.args)
             elif info.inner(value) and cost(value) >= WORTH_KEEPING:
                 kept[value.id] = value
@@ -237,18 +237,18 @@ def _emit(
             value = value.args[0]
         return Store(formal.output(buffer), on_index(at), value, root.mode)
 
-    for s in range(n_stages):
+    for number in range(n_stages):
         rw = Rewriter(on_index, formal.load)
         rw.memo.update(acc_values)
         for v in kept:
-            if stage_of_kept[v.id] < s:
+            if stage_of_kept[v.id] < number:
                 rw.memo[v.id] = load(local_of[v.id], local_index)
         stage = Stage(inner)
         for v in kept:
-            if stage_of_kept[v.id] == s:
+            if stage_of_kept[v.id] == number:
                 stage.stores.append(Store(local_of[v.id], local_index, rw(v)))
         for root in roots:
-            if root.stage != s or not root.inner:
+            if root.stage != number or not root.inner:
                 continue
             value = rw(root.value)
             if root.acc is not None:
@@ -314,13 +314,13 @@ def _merge(group: Group, ks: Sequence[int], exprs: Sequence[Expr], letter: str) 
             runs.append([k])
     axes, names = [], {}
     for n, run in enumerate(runs):
-        s = symbol(f"{letter}{n}")
+        merged_symbol = symbol(f"{letter}{n}")
         size = integer(1)
         for k in run:
             size = size * group.factors[k].size
             names[f"g{k}"] = integer(0)
-        names[f"g{run[-1]}"] = s
-        axes.append(Axis(s, maybe_int(size)))
+        names[f"g{run[-1]}"] = merged_symbol
+        axes.append(Axis(merged_symbol, maybe_int(size)))
     return axes, names
 
 
@@ -348,6 +348,6 @@ def _row_strides(shape: tuple) -> tuple:
 
 def _row_index(axes: Sequence[Axis]) -> Expr:
     e = integer(0)
-    for axis, st in zip(axes, _row_strides(tuple(x.size for x in axes))):
+    for axis, st in zip(axes, _row_strides(tuple(other.size for other in axes))):
         e = e + axis.symbol * st
     return e

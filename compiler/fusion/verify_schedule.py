@@ -62,11 +62,11 @@ def verify_kernel(kernel: Kernel) -> None:
             elif value.op == "param":
                 require((value.attr, value.dtype) in kernel.params, f"{where}: {value!r} is no parameter")
             elif value.is_load:
-                b, expr = value.attr
-                require(b in params, f"{where}: {b!r} is no parameter")
+                buffer, expr = value.attr
+                require(buffer in params, f"{where}: {buffer!r} is no parameter")
                 require(
-                    b.scope != "local" or b in written,
-                    f"{where}: stage {n} reads {b.name}, which no earlier stage makes",
+                    buffer.scope != "local" or buffer in written,
+                    f"{where}: stage {n} reads {buffer.name}, which no earlier stage makes",
                 )
                 unknown = {
                     name
@@ -75,7 +75,7 @@ def verify_kernel(kernel: Kernel) -> None:
                 }
                 require(not unknown, f"{where}: {value!r} uses {unknown}")
                 if value.id in strict and not empty:
-                    check_bounds(where, b, expr, axes, kernel.hints, span(b, kernel.hints))
+                    check_bounds(where, buffer, expr, axes, kernel.hints, span(buffer, kernel.hints))
             elif value.op == "check_index":
                 require(value.attr in kernel.checks, f"{where}: {value.attr!r} is not among its checks")
         for a in st.accs:
@@ -92,7 +92,7 @@ def verify_kernel(kernel: Kernel) -> None:
                 check_bounds(where, store.buffer, store.index, axes, kernel.hints, span(store.buffer, kernel.hints))
         accs.update({acc.name: acc.dtype for acc in st.accs})
         written.update(store.buffer for store in st.stores)
-    missing = [b.name for b in (*kernel.outputs, *kernel.locals) if b not in written]
+    missing = [buffer.name for buffer in (*kernel.outputs, *kernel.locals) if buffer not in written]
     require(not missing, f"{where}: never stores to {missing}")
 
 
@@ -106,18 +106,18 @@ def verify_schedule(schedule: Schedule) -> None:
         require(bool(known), f"unknown step {step!r}")
         known[0](memory, step)
     for output in schedule.outputs:
-        b = output.value[0] if isinstance(output.value, tuple) and output.value else output.value
-        if isinstance(b, Buffer):
-            memory.readable(b, "the graph's output")
-    for _, b in schedule.mutations:
-        memory.readable(b, "a mutation")
+        buffer = output.value[0] if isinstance(output.value, tuple) and output.value else output.value
+        if isinstance(buffer, Buffer):
+            memory.readable(buffer, "the graph's output")
+    for _, buffer in schedule.mutations:
+        memory.readable(buffer, "a mutation")
 
 
 class _Memory:
     """What is known of buffers after some steps of a schedule."""
 
     def __init__(self, schedule: Schedule):
-        self.ready = {b for b in schedule.inputs if isinstance(b, Buffer)}
+        self.ready = {buffer for buffer in schedule.inputs if isinstance(buffer, Buffer)}
         self.allocated: set[Buffer] = set()
         self.gone: set[Buffer] = set()
         self.base: dict[Buffer, Buffer] = {}
@@ -182,13 +182,13 @@ class _Memory:
             self.written(buffer)
 
     def extern(self, step: Extern) -> None:
-        for b in buffers_read(step):
-            self.readable(b, str(step.op))
-        for b in step.outputs:
-            if b is not None:
-                given = step.out_variant is None or self.has_memory(b)
-                require(given, f"{step.op} writes {b!r}, which has no memory")
-                self.written(b)
+        for buffer in buffers_read(step):
+            self.readable(buffer, str(step.op))
+        for buffer in step.outputs:
+            if buffer is not None:
+                given = step.out_variant is None or self.has_memory(buffer)
+                require(given, f"{step.op} writes {buffer!r}, which has no memory")
+                self.written(buffer)
 
 
 _STEPS: dict[type, Callable[[_Memory, Any], None]] = {

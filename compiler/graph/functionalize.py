@@ -125,57 +125,57 @@ class Functionalizer:
 
     def lift(self, real: torch.Tensor, kept: bool = False) -> TraceTensor:
         """A TraceTensor that stands for a real tensor made while tracing (torch.tensor(...))."""
-        traced = from_meta(tensor_meta(real), self.env)
-        self._bind(traced, self.aliases.get(id(real)) or self.constant(real, kept))
-        return traced
+        t = from_meta(tensor_meta(real), self.env)
+        self._bind(t, self.aliases.get(id(real)) or self.constant(real, kept))
+        return t
 
     def _new_root(
         self, tensor: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None
     ) -> _Alias:
         memory = memory or _Memory()
-        alias = memory.root = _Alias(memory, node, meta)
-        self._bind(tensor, alias)
-        return alias
+        a = memory.root = _Alias(memory, node, meta)
+        self._bind(tensor, a)
+        return a
 
-    def _bind(self, tensor: torch.Tensor, alias: _Alias) -> None:
-        self.aliases[id(tensor)] = alias
-        if alias.tensor is None:
-            alias.tensor = tensor
+    def _bind(self, tensor: torch.Tensor, a: _Alias) -> None:
+        self.aliases[id(tensor)] = a
+        if a.tensor is None:
+            a.tensor = tensor
         self._keep.append(tensor)  # ids stay unique while the tensor lives
 
     def alias_of(self, tensor: torch.Tensor) -> _Alias:
-        alias = self.aliases.get(id(tensor))
-        if alias is None:
+        a = self.aliases.get(id(tensor))
+        if a is None:
             if isinstance(tensor, TraceTensor):
                 raise RuntimeError("a traced tensor reached the graph that no recorded operator made")
-            alias = self.constant(tensor)
-        return alias
+            a = self.constant(tensor)
+        return a
 
     def rebind(self, tensor: torch.Tensor, to: torch.Tensor) -> None:
         """Let `to` stand where `tensor` stood: as the tensor of that memory."""
-        alias = self.aliases[id(tensor)]
-        alias.tensor = to
-        self._bind(to, alias)
+        a = self.aliases[id(tensor)]
+        a.tensor = to
+        self._bind(to, a)
 
     def tensors(self) -> list[torch.Tensor]:
         """Every tensor that the graph knows."""
-        return [tensor for tensor in self._keep if isinstance(tensor, torch.Tensor)]
+        return [t for t in self._keep if isinstance(t, torch.Tensor)]
 
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         return self._value(self.alias_of(tensor))
 
-    def _value(self, alias: _Alias) -> torch.fx.Node:
+    def _value(self, a: _Alias) -> torch.fx.Node:
         """The node with the present value of an alias."""
-        if alias.version != alias.memory.version:
+        if a.version != a.memory.version:
             chain = []
-            while alias.version != alias.memory.version:
-                chain.append(alias)
-                alias = alias.parent
+            while a.version != a.memory.version:
+                chain.append(a)
+                a = a.parent
             for step in reversed(chain):
                 step.node = self._view_node(step, step.parent.node)
                 step.version = step.memory.version
-            alias = chain[0]
-        return alias.node
+            a = chain[0]
+        return a.node
 
     def _view_node(self, step: _Alias, parent: torch.fx.Node) -> torch.fx.Node:
         op, args = step.op, step.args
@@ -201,14 +201,12 @@ class Functionalizer:
 
     def _reshape(self, x: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
         """A view of a value, or of a contiguous copy where its strides do not allow the view."""
-        laid_out = x.meta["val"]
-        stride = views_meta.view_strides(laid_out.shape, laid_out.stride, meta.shape)
+        m = x.meta["val"]
+        stride = views_meta.view_strides(m.shape, m.stride, meta.shape)
         if stride is None:
-            laid_out = TensorMeta(
-                laid_out.shape, views_meta.contiguous_strides(laid_out.shape), laid_out.dtype, laid_out.device
-            )
-            x = self.call(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}, laid_out)
-            stride = views_meta.view_strides(laid_out.shape, laid_out.stride, meta.shape)
+            m = TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device)
+            x = self.call(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}, m)
+            stride = views_meta.view_strides(m.shape, m.stride, meta.shape)
         val = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
         return self.call(aten.view.default, (x, list(meta.shape)), {}, val)
 
@@ -242,7 +240,7 @@ class Functionalizer:
         if cls is TraceTensor or isinstance(x, torch.Tensor):
             return self.node_of(x)
         if cls is list or cls is tuple:
-            return [self._arg(item) for item in x]
+            return [self._arg(y) for y in x]
         if cls is torch.SymInt:
             return maybe_int(self.env.to_expr(x)) if self.env is not None else int(x)
         if cls is torch.SymFloat:
@@ -258,17 +256,17 @@ class Functionalizer:
             meta = out.tt_meta
             self._new_root(out, self.call(op, nargs, nkwargs, meta), meta)
         elif isinstance(out, (tuple, list)):
-            val = tuple(result.tt_meta if isinstance(result, TraceTensor) else result for result in out)
-            node = self.call(op, nargs, nkwargs, val)
-            for index, result in enumerate(out):
-                if isinstance(result, TraceTensor):
-                    self._new_root(result, self._getitem(node, index, result.tt_meta), result.tt_meta)
+            val = tuple(o.tt_meta if isinstance(o, TraceTensor) else o for o in out)
+            n = self.call(op, nargs, nkwargs, val)
+            for i, o in enumerate(out):
+                if isinstance(o, TraceTensor):
+                    self._new_root(o, self._getitem(n, i, o.tt_meta), o.tt_meta)
         elif not op_info(op).n_results and op is not aten._assert_tensor_metadata.default:
             # it is there to raise, or for an effect
             self.call(op, nargs, nkwargs, ())
 
-    def _getitem(self, node: torch.fx.Node, index: int, val: TensorMeta) -> torch.fx.Node:
-        return self.call(operator.getitem, (node, index), {}, val)
+    def _getitem(self, node: torch.fx.Node, i: int, val: TensorMeta) -> torch.fx.Node:
+        return self.call(operator.getitem, (node, i), {}, val)
 
     def _record_view(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         source = args[0] if args else kwargs[info.arg_names[0]]
@@ -296,18 +294,18 @@ class Functionalizer:
             if not self._inside(out.tt_meta, parent.meta):
                 raise NotImplementedError("as_strided reaches outside of its tensor")
         if isinstance(out, (list, tuple)):
-            for index, view in enumerate(out):
-                alias = _Alias(parent.memory, parent.node, view.tt_meta, parent, op, rest, nkw, index)
-                alias.node = self._view_node(alias, parent.node)
-                self._bind(view, alias)
+            for i, o in enumerate(out):
+                a = _Alias(parent.memory, parent.node, o.tt_meta, parent, op, rest, nkw, i)
+                a.node = self._view_node(a, parent.node)
+                self._bind(o, a)
             return
-        alias = _Alias(parent.memory, parent.node, out.tt_meta, parent, op, rest, nkw)
-        alias.node = self._view_node(alias, parent.node)
-        self._bind(out, alias)
+        a = _Alias(parent.memory, parent.node, out.tt_meta, parent, op, rest, nkw)
+        a.node = self._view_node(a, parent.node)
+        self._bind(out, a)
 
     def _inside(self, view: TensorMeta, base: TensorMeta) -> bool:
         """Whether all elements of a view by as_strided lie between the first and the last of its base."""
-        if any(isinstance(extent, int) and extent == 0 for extent in view.shape):
+        if any(isinstance(n, int) and n == 0 for n in view.shape):
             return True
         begin, end = as_expr(view.storage_offset) - base.storage_offset, as_expr(0)
         last = begin
@@ -325,10 +323,10 @@ class Functionalizer:
             return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
 
         targets = [get(write) for write in info.writes]
-        flat = [tensor for target in targets for tensor in (target if isinstance(target, (list, tuple)) else (target,))]
-        if info.functional is not None and any(tensor is None for tensor in flat):
+        flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
+        if info.functional is not None and any(t is None for t in flat):
             raise NotImplementedError(f"{info.op} writes to arguments, and this call leaves some of them out")
-        flat = [tensor for tensor in flat if tensor is not None]
+        flat = [t for t in flat if t is not None]
         self._refuse_shared_memory(info.op, flat, (*args, *kwargs.values()))
         if info.name == "copy_":
             self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
@@ -342,7 +340,7 @@ class Functionalizer:
                 {key: self._arg(item) for key, item in kwargs.items() if key != "self"},
             )
         returns = info.functional._schema.returns
-        lists = [str(result.type).startswith("List") for result in returns]
+        lists = [str(r.type).startswith("List") for r in returns]
         if len(returns) > 1 and any(lists):
             raise NotImplementedError(f"{info.op} writes a list of tensors and gives other results, too")
         if info.kind == "out":
@@ -356,7 +354,7 @@ class Functionalizer:
                     fkw[name] = value
         val = _metas(info.rule, fargs, fkw) if info.rule is not None else None
         if val is None:
-            val = tuple(self.alias_of(tensor).meta for tensor in flat)
+            val = tuple(self.alias_of(t).meta for t in flat)
             val = val[0] if len(returns) == 1 and not lists[0] else val
         node = self.call(info.functional, tuple(fargs), fkw, val)
         if isinstance(val, (tuple, list)):
@@ -366,8 +364,8 @@ class Functionalizer:
             for i in range(skip):  # results that are fresh tensors, before the written ones
                 if isinstance(fresh[i], TraceTensor):
                     self._new_root(fresh[i], self._getitem(node, i, val[i]), val[i])
-            for i, tensor in enumerate(flat):
-                self._write(tensor, self._fit(self._getitem(node, i + skip, val[i + skip]), self.alias_of(tensor).meta))
+            for i, t in enumerate(flat):
+                self._write(t, self._fit(self._getitem(node, i + skip, val[i + skip]), self.alias_of(t).meta))
         else:
             self._write(flat[0], self._fit(node, self.alias_of(flat[0]).meta))
 
@@ -376,18 +374,16 @@ class Functionalizer:
         given = {**dict(zip(info.arg_names, args)), **kwargs}
         names = [info.arg_names[write] for write in info.writes]
         outs = (out,) if isinstance(out, TraceTensor) or len(info.aliases) == 1 else out or ()
-        fresh = [output for output, alias in zip(outs, info.aliases) if alias is None]
+        fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
         several = {
             name: value if isinstance(value, (list, tuple)) else [] if value is None else [value]
             for name in names
             if isinstance(value := given.get(name), (list, tuple)) or may_be_left_out(info.op, name)
         }
         lengths = tuple((name, len(values)) for name, values in several.items())
-        results = tuple(len(output) if isinstance(output, (list, tuple)) else None for output in fresh)
+        results = tuple(len(o) if isinstance(o, (list, tuple)) else None for o in fresh)
         if lengths or any(result is not None for result in results):
-            own = [
-                tensor for output, result in zip(fresh, results) for tensor in ((output,) if result is None else output)
-            ]
+            own = [t for o, result in zip(fresh, results) for t in ((o,) if result is None else o)]
             for name, values in several.items():
                 given.pop(name, None)
                 given |= zip(spread_names(name, len(values)), values)
@@ -397,47 +393,41 @@ class Functionalizer:
         op = sharing(info.op, tuple(same.items())) if same else info.op
         form = functional_form(op)
         written = [given[info.arg_names[write]] for write in info.writes if info.arg_names[write] not in same]
-        if form is None or not all(isinstance(output, TraceTensor) for output in fresh):
+        if form is None or not all(isinstance(o, TraceTensor) for o in fresh):
             raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
         nargs = tuple(self._arg(arg) for key, arg in zip(info.arg_names, args) if key not in same)
         nkwargs = {key: self._arg(item) for key, item in kwargs.items() if key not in same}
-        metas = [
-            *(output.tt_meta for output in fresh),
-            *(self.alias_of(tensor).meta.replace(storage_offset=0) for tensor in written),
-        ]
+        metas = [*(o.tt_meta for o in fresh), *(self.alias_of(t).meta.replace(storage_offset=0) for t in written)]
         if not metas:  # what it writes was left out, all of it: it is called for what else it does
             self.call(info.op, nargs, nkwargs, ())
             return
-        node = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
-        values = [self._getitem(node, i, meta) for i, meta in enumerate(metas)] if len(metas) > 1 else [node]
-        for output, meta, value in zip(fresh, metas, values):
-            self._new_root(output, value, meta)
-        for tensor, name, value in zip(written, form.written, values[len(fresh) :]):
-            self._write(tensor, value)
+        n = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
+        values = [self._getitem(n, i, meta) for i, meta in enumerate(metas)] if len(metas) > 1 else [n]
+        for o, meta, value in zip(fresh, metas, values):
+            self._new_root(o, value, meta)
+        for t, name, value in zip(written, form.written, values[len(fresh) :]):
+            self._write(t, value)
             if form.counts:
-                self.alias_of(tensor).memory.own_writes.append((tensor, form, name))
+                self.alias_of(t).memory.own_writes.append((t, form, name))
 
     def _arguments_that_are_written(self, info: OpInfo, given: dict[str, Any]) -> dict[str, str]:
         """Arguments that are the tensor which another argument is written to: name -> name of that one. What an
         operator writes it may read again through them. Memory that they share in part is refused: on copies the
         operator would read what was there before."""
         same: dict[str, str] = {}
-        for argument in (info.arg_names[write] for write in info.writes):
-            if argument in same:
+        for w in (info.arg_names[write] for write in info.writes):
+            if w in same:
                 continue
-            alias = self.alias_of(given[argument])
+            a = self.alias_of(given[w])
             for name, value in given.items():
-                if name == argument or name in same:
+                if name == w or name in same:
                     continue
-                for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                    if (
-                        not isinstance(tensor, torch.Tensor)
-                        or (other := self.alias_of(tensor)).memory is not alias.memory
-                    ):
+                for x in value if isinstance(value, (list, tuple)) else (value,):
+                    if not isinstance(x, torch.Tensor) or (b := self.alias_of(x)).memory is not a.memory:
                         continue
-                    if tensor is value and (tensor is given[argument] or self._is_the_same(alias.meta, other.meta)):
-                        same[name] = argument
-                    elif not self._apart(alias.meta, other.meta):
+                    if x is value and (x is given[w] or self._is_the_same(a.meta, b.meta)):
+                        same[name] = w
+                    elif not self._apart(a.meta, b.meta):
                         raise NotImplementedError(f"{info.op} gets memory that it writes in two arguments")
         return same
 
@@ -461,11 +451,10 @@ class Functionalizer:
             for operand in operands
             if isinstance(operand, torch.Tensor) and id(operand) in self.aliases
         ]
-        for tensor in written:
-            own = self.alias_of(tensor)
+        for t in written:
+            a = self.alias_of(t)
             if any(
-                alias is not own and alias.memory is own.memory and self._partly_in(own.meta, alias.meta)
-                for alias in aliases
+                alias is not a and alias.memory is a.memory and self._partly_in(a.meta, alias.meta) for alias in aliases
             ):
                 raise NotImplementedError(f"{op} writes to memory that one of its arguments shares in part")
 
@@ -483,10 +472,10 @@ class Functionalizer:
     def several_views_of(self, tensor: torch.Tensor) -> str:
         """The name of the operator (unbind, split, ...) that `tensor` is a part or a view of a part of: eager autograd
         refuses to write into it. Empty where there is none."""
-        alias: _Alias | None = self.alias_of(tensor)
-        while alias is not None and alias.index is None:
-            alias = alias.parent
-        return alias.op._schema.name.partition("::")[2] if alias is not None else ""
+        a: _Alias | None = self.alias_of(tensor)
+        while a is not None and a.index is None:
+            a = a.parent
+        return a.op._schema.name.partition("::")[2] if a is not None else ""
 
     def _record_bernoulli(self, tensor: torch.Tensor, args: list, kwargs: dict) -> None:
         """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought
@@ -497,17 +486,17 @@ class Functionalizer:
         rank = [stride if isinstance(stride, int) else stride.eval(hints) for stride in meta.stride]
         order = sorted(range(len(rank)), key=lambda d: (-rank[d], d))
         one = TensorMeta((), (), meta.dtype, meta.device)
-        permuted = views_meta.permute(meta, order)
+        m = views_meta.permute(meta, order)
         x = self.call(aten.full.default, ([], 0), {"dtype": meta.dtype, "device": meta.device}, one)
         # what was in the memory does not matter
-        x = self.call(aten.expand.default, (x, list(permuted.shape)), {}, views_meta.expand(one, permuted.shape))
+        x = self.call(aten.expand.default, (x, list(m.shape)), {}, views_meta.expand(one, m.shape))
         if not args and "p" not in kwargs:
             args = [0.5]
         node = self.call(
             aten.bernoulli.p,
             (x, *args),
             kwargs,
-            TensorMeta(permuted.shape, views_meta.contiguous_strides(permuted.shape), permuted.dtype, permuted.device),
+            TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device),
         )
         # backward wants the mask: as truth values it takes a quarter of the room
         mask = node.meta["val"].replace(dtype=torch.bool)
@@ -539,16 +528,16 @@ class Functionalizer:
         return x
 
     def _write(self, tensor: torch.Tensor, value: torch.fx.Node) -> None:
-        alias = self.alias_of(tensor)
-        memory = alias.memory
+        a = self.alias_of(tensor)
+        memory = a.memory
         memory.written = True
         steps = []
-        view = alias
-        while view.parent is not None:
-            steps.append(view)
-            self._value(view.parent)
-            view = view.parent
-        values = [(alias, value)]
+        x = a
+        while x.parent is not None:
+            steps.append(x)
+            self._value(x.parent)
+            x = x.parent
+        values = [(a, value)]
         for step in steps:
             value = self._scatter(step, step.parent.node, value)
             values.append((step.parent, value))
@@ -575,8 +564,8 @@ class Functionalizer:
             meta = value.meta["val"]
             if name == "aten::permute":
                 inverse = [0] * len(pm.shape)
-                for position, dim in enumerate(args[0]):
-                    inverse[dim] = position
+                for i, d in enumerate(args[0]):
+                    inverse[d] = i
                 return self.call(op, (value, inverse), {}, views_meta.permute(meta, inverse))
             return self.call(
                 op, (value, *args), kw, views_meta.t(meta) if name == "aten::t" else views_meta.transpose(meta, *args)
@@ -610,13 +599,13 @@ class Functionalizer:
         slots: dict[int, int] = {}
         handed_out = {value.input for value in values if isinstance(value, NewValue)}
 
-        def slot(memory: _Alias) -> int:
+        def slot(a: _Alias) -> int:
             """The result that holds the memory whose root is `a`, in the layout that eager gives it."""
-            key = id(memory.memory)
+            key = id(a.memory)
             if key not in slots:
-                node = self._laid_out(self._value(memory), memory.meta, memory.memory.constant)
+                node = self._laid_out(self._value(a), a.meta, a.memory.constant)
                 if any(results[slot] is node for slot in slots.values()):  # copied there from another result's memory
-                    node = self._copied(node, memory.meta)
+                    node = self._copied(node, a.meta)
                 slots[key] = len(results)
                 results.append(node)
             return slots[key]
@@ -626,13 +615,13 @@ class Functionalizer:
         mutations = []
         no_overlap = []
         writes = {}
-        for memory in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
-            if memory.input is not None and memory.written:
-                no_overlap.append(memory.input)
-                writes[memory.input] = self._changes(memory, memory.root.tensor if memory.root is not None else None)
-                if memory.input not in handed_out:
-                    mutations.append((memory.input, len(results)))
-                    results.append(self._value(memory.root))
+        for a in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
+            if a.input is not None and a.written:
+                no_overlap.append(a.input)
+                writes[a.input] = self._changes(a, a.root.tensor if a.root is not None else None)
+                if a.input not in handed_out:
+                    mutations.append((a.input, len(results)))
+                    results.append(self._value(a.root))
         self.where = {}
         self.graph.create_node("output", "output", (tuple(results),), {}, name="output")
         return AtenGraph(
@@ -653,17 +642,17 @@ class Functionalizer:
         count its changes."""
         found: dict[tuple[int, Form, str, int], OwnWrite] = {}
         for memory in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
-            for k, (tensor, form, name) in enumerate(memory.own_writes):
+            for k, (t, form, name) in enumerate(memory.own_writes):
                 if memory.input is not None:
                     root = memory.root.tensor if memory.root is not None else None
-                    if root is None or counted_with(tensor, root):
+                    if root is None or counted_with(t, root):
                         found[id(memory), form, name, k] = OwnWrite(True, memory.input, form, name)
                     continue
                 for position, value in enumerate(values):
                     if (
                         isinstance(value, TraceTensor)
                         and self.alias_of(value).memory is memory
-                        and counted_with(tensor, value)
+                        and counted_with(t, value)
                     ):
                         found[id(memory), form, name, k] = OwnWrite(False, position, form, name)
                         break
@@ -702,32 +691,30 @@ class Functionalizer:
     def _equal(self, a: Any, b: Any) -> bool:
         return self._holds(eq(as_expr(a), as_expr(b)))
 
-    def _output(self, value: Any, slot: Any, counting: dict[int, torch.Tensor]) -> GraphOutput:
-        if isinstance(value, NewValue):
-            root = next(alias.memory.root for alias in self.aliases.values() if alias.memory.input == value.input)
+    def _output(self, v: Any, slot: Any, counting: dict[int, torch.Tensor]) -> GraphOutput:
+        if isinstance(v, NewValue):
+            root = next(alias.memory.root for alias in self.aliases.values() if alias.memory.input == v.input)
             return GraphOutput("buffer", slot(root), root.meta.replace(storage_offset=0, requires_grad=True))
-        if isinstance(value, torch.Tensor):
-            a = self.alias_of(value)
-            meta = tensor_meta(value)
+        if isinstance(v, torch.Tensor):
+            a = self.alias_of(v)
+            meta = tensor_meta(v)
             memory = a.memory
-            if isinstance(value, TraceTensor) and conjugates.has_bits(value):
+            if isinstance(v, TraceTensor) and conjugates.has_bits(v):
                 raise NotImplementedError("a graph gives a conjugate or negative view")
-            same = not isinstance(value, TraceTensor) or counted_with(value, counting[id(memory)])
+            same = not isinstance(v, TraceTensor) or counted_with(v, counting[id(memory)])
             # (tensors of inference mode have no version)
-            changes = self._changes(memory, value) if same and not value.is_inference() else 0
+            changes = self._changes(memory, v) if same and not v.is_inference() else 0
             if a.parent is None:
                 if memory.input is not None:
-                    same_object = (
-                        a.tensor is value or id(value) in self.aliases and self.aliases[id(value)].tensor is value
-                    )
+                    same_object = a.tensor is v or id(v) in self.aliases and self.aliases[id(v)].tensor is v
                     if same_object:
                         return GraphOutput("input", memory.input, meta)
                     return GraphOutput("view", ("input", memory.input), meta.replace(storage_offset=0))
-                place = slot(a)
-                if a.tensor is not value and not memory.constant and self._seen_other(a, value):
+                s = slot(a)
+                if a.tensor is not v and not memory.constant and self._seen_other(a, v):
                     rel = meta.replace(storage_offset=0)
-                    return GraphOutput("view", ("node", place), rel, changes, not value._is_view())
-                return GraphOutput("buffer", place, meta, changes)
+                    return GraphOutput("view", ("node", s), rel, changes, not v._is_view())
+                return GraphOutput("buffer", s, meta, changes)
             root = memory.root
             # in elements of this view
             begin = as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize
@@ -735,22 +722,22 @@ class Functionalizer:
             rel = meta.replace(storage_offset=offset)
             if memory.input is not None:
                 return GraphOutput("view", ("input", memory.input), rel)
-            return GraphOutput("view", ("node", slot(root)), rel, changes, not value._is_view())
-        if isinstance(value, torch.SymInt):
-            return GraphOutput("int", maybe_int(self.env.to_expr(value)))
-        if type(value) is int:
-            return GraphOutput("int", value)
-        if isinstance(value, Expr):
-            return GraphOutput("int", maybe_int(value))
-        if isinstance(value, torch.SymBool):
-            value = bool(value)
-        if isinstance(value, torch.SymFloat):
-            value = float(value.node.guard_float("", 0))
-        return GraphOutput("const", value)
+            return GraphOutput("view", ("node", slot(root)), rel, changes, not v._is_view())
+        if isinstance(v, torch.SymInt):
+            return GraphOutput("int", maybe_int(self.env.to_expr(v)))
+        if type(v) is int:
+            return GraphOutput("int", v)
+        if isinstance(v, Expr):
+            return GraphOutput("int", maybe_int(v))
+        if isinstance(v, torch.SymBool):
+            v = bool(v)
+        if isinstance(v, torch.SymFloat):
+            v = float(v.node.guard_float("", 0))
+        return GraphOutput("const", v)
 
-    def _seen_other(self, alias: _Alias, tensor: torch.Tensor) -> bool:
+    def _seen_other(self, a: _Alias, v: torch.Tensor) -> bool:
         """Whether `v` is another tensor object (a detach, an alias) on the same memory than the one that made it."""
-        return alias.tensor is not None and alias.tensor is not tensor
+        return a.tensor is not None and a.tensor is not v
 
 
 def _bytes_of(meta: TensorMeta) -> tuple[Expr, Expr]:
@@ -768,7 +755,7 @@ def _metas(rule: Any, args: list, kwargs: dict) -> Any:
         if isinstance(x, torch.fx.Node):
             return x.meta["val"]
         if isinstance(x, list):
-            return [m(item) for item in x]
+            return [m(y) for y in x]
         return x
 
     return rule(*[m(arg) for arg in args], **{name: m(value) for name, value in kwargs.items()})

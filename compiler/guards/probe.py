@@ -77,36 +77,48 @@ def _examples() -> list[torch.Tensor]:
 
 def _find_layout() -> tuple[int, ...]:
     tensors = _examples()
-    plain = [t for t in tensors if t.device.type == "cpu"]
+    plain = [sample for sample in tensors if sample.device.type == "cpu"]
     size = torch._C.TensorBase.__basicsize__
     impl = _one(
-        "the TensorImpl", (o for o in range(16, size, _WORD) if all(_u64(id(t) + o) == t._cdata for t in tensors))
+        "the TensorImpl",
+        (
+            at_byte
+            for at_byte in range(16, size, _WORD)
+            if all(_u64(id(sample) + at_byte) == sample._cdata for sample in tensors)
+        ),
     )
-    words = {id(t): _words(t._cdata, _IMPL_WORDS) for t in tensors}
+    words = {id(sample): _words(sample._cdata, _IMPL_WORDS) for sample in tensors}
 
     def where(what: str, fits: Callable[[torch.Tensor, int], bool], among: list[torch.Tensor] = tensors) -> int:
-        return _WORD * _one(what, (i for i in range(1, _IMPL_WORDS) if all(fits(t, words[id(t)][i]) for t in among)))
+        return _WORD * _one(
+            what, (i for i in range(1, _IMPL_WORDS) if all(fits(sample, words[id(sample)][i]) for sample in among))
+        )
 
-    storage = where("the storage", lambda t, w: w == t.untyped_storage()._cdata)
-    keys = where("the dispatch keys", lambda t, w: w == _keys(t))
-    signed = [{i: struct.unpack("q", struct.pack("Q", w))[0] for i, w in enumerate(words[id(t)])} for t in tensors]
+    storage = where("the storage", lambda sample, word: word == sample.untyped_storage()._cdata)
+    keys = where("the dispatch keys", lambda sample, word: word == _keys(sample))
+    signed = [
+        {i: struct.unpack("q", struct.pack("Q", word))[0] for i, word in enumerate(words[id(sample)])}
+        for sample in tensors
+    ]
 
-    def run_of(i: int, t: torch.Tensor, s: dict[int, int], inline: int) -> bool:
-        if s.get(i) != t.dim():
+    def run_of(i: int, sample: torch.Tensor, words_of: dict[int, int], inline: int) -> bool:
+        if words_of.get(i) != sample.dim():
             return False
-        if t.dim() <= inline:
+        if sample.dim() <= inline:
             return all(
-                s.get(i + 1 + d) == t.shape[d] and s.get(i + 1 + inline + d) == t.stride(d) for d in range(t.dim())
+                words_of.get(i + 1 + dim) == sample.shape[dim]
+                and words_of.get(i + 1 + inline + dim) == sample.stride(dim)
+                for dim in range(sample.dim())
             )
         return True
 
     sizes, inline = _one(
         "sizes and strides",
         (
-            (i, n)
+            (i, places)
             for i in range(1, _IMPL_WORDS - 3)
-            for n in (5, 4, 6, 8)
-            if all(run_of(i, t, s, n) for t, s in zip(tensors, signed))
+            for places in (5, 4, 6, 8)
+            if all(run_of(i, sample, words_of, places) for sample, words_of in zip(tensors, signed))
         ),
     )
     for tensor in tensors:
@@ -116,10 +128,19 @@ def _find_layout() -> tuple[int, ...]:
     past = sizes + 1 + 2 * inline
     offset = _WORD * _one(
         "the storage offset",
-        (i for i in range(past, _IMPL_WORDS) if all(s[i] == t.storage_offset() for t, s in zip(tensors, signed))),
+        (
+            i
+            for i in range(past, _IMPL_WORDS)
+            if all(words_of[i] == sample.storage_offset() for sample, words_of in zip(tensors, signed))
+        ),
     )
     numel = _WORD * _one(
-        "numel", (i for i in range(past, _IMPL_WORDS) if all(s[i] == t.numel() for t, s in zip(tensors, signed)))
+        "numel",
+        (
+            i
+            for i in range(past, _IMPL_WORDS)
+            if all(words_of[i] == sample.numel() for sample, words_of in zip(tensors, signed))
+        ),
     )
     dtype = _find_dtype(words, tensors, past)
     autograd, *inside = _find_autograd(storage)
@@ -128,7 +149,10 @@ def _find_layout() -> tuple[int, ...]:
         (
             i
             for i in range(2, 8)
-            if all(_u64(t.untyped_storage()._cdata + _WORD * i) == t.untyped_storage().data_ptr() for t in plain)
+            if all(
+                _u64(sample.untyped_storage()._cdata + _WORD * i) == sample.untyped_storage().data_ptr()
+                for sample in plain
+            )
         ),
     )
     return (impl, storage, autograd, sizes * _WORD, inline, offset, numel, dtype, keys, *inside, data)
@@ -140,7 +164,7 @@ def _find_dtype(words: dict[int, list[int]], tensors: list[torch.Tensor], past: 
     for tensor in tensors:
         by_kind.setdefault((tensor.dtype, tensor.device), []).append(id(tensor))
     for i in range(past, _IMPL_WORDS):
-        values = {kind: {words[t][i] & 0xFFFFFFFFFF for t in ids} for kind, ids in by_kind.items()}
+        values = {kind: {words[sample][i] & 0xFFFFFFFFFF for sample in ids} for kind, ids in by_kind.items()}
         if all(len(value) == 1 for value in values.values()):
             flat = {kind: next(iter(value)) for kind, value in values.items()}
             dtypes = {kind[0]: value & 0xFFFF for kind, value in flat.items()}
@@ -159,9 +183,9 @@ def _usable(address: int) -> int:
     libc = ctypes.CDLL(None)
     for name in ("malloc_usable_size", "malloc_size"):
         if hasattr(libc, name):
-            f = getattr(libc, name)
-            f.restype, f.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
-            return min(int(f(address)), 512)
+            function = getattr(libc, name)
+            function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+            return min(int(function(address)), 512)
     raise _NotFound("no malloc_usable_size")
 
 
@@ -175,7 +199,8 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
         (
             i
             for i in range(first, first + 4)
-            if all(_u64(t._cdata + _WORD * i) for t in leaf) and not any(_u64(t._cdata + _WORD * i) for t in bare)
+            if all(_u64(sample._cdata + _WORD * i) for sample in leaf)
+            and not any(_u64(sample._cdata + _WORD * i) for sample in bare)
         ),
     )
 
@@ -183,25 +208,29 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
         address = _u64(tensor._cdata + autograd)
         return ctypes.string_at(address, _usable(address))
 
-    on = [meta(t) for t in leaf]
-    off = [meta(t.requires_grad_(False)) for t in leaf]
-    n = min(map(len, on))
-    flag = _one("requires_grad", (k for k in range(n) if all(a[k] == 1 and b[k] == 0 for a, b in zip(on, off))))
-    for t in leaf:
-        t.requires_grad_(True)
-    for t in leaf[:2]:  # a leaf with a gradient still has no grad_fn
-        t.grad = torch.empty(3)
+    on = [meta(sample) for sample in leaf]
+    off = [meta(sample.requires_grad_(False)) for sample in leaf]
+    length = min(map(len, on))
+    flag = _one("requires_grad", (k for k in range(length) if all(a[k] == 1 and b[k] == 0 for a, b in zip(on, off))))
+    for sample in leaf:
+        sample.requires_grad_(True)
+    for sample in leaf[:2]:  # a leaf with a gradient still has no grad_fn
+        sample.grad = torch.empty(3)
     inner = [leaf[0] * 2, leaf[1].view(3), leaf[2].exp(), leaf[3] + leaf[2]]
-    leaves = [meta(t) for t in leaf]
+    leaves = [meta(sample) for sample in leaf]
     inners = [meta(axis) for axis in inner]
-    n = min(map(len, (*leaves, *inners)))
+    length = min(map(len, (*leaves, *inners)))
 
     def word(b: bytes, k: int) -> int:
         return int.from_bytes(b[k : k + _WORD], "little")
 
     grad_fn = _one(
         "grad_fn",
-        (k for k in range(0, n - 7, _WORD) if all(word(b, k) for b in inners) and not any(word(b, k) for b in leaves)),
+        (
+            k
+            for k in range(0, length - 7, _WORD)
+            if all(word(b, k) for b in inners) and not any(word(b, k) for b in leaves)
+        ),
     )
     level = torch._C._enter_dual_level()
     try:
@@ -209,12 +238,12 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
         dual_bytes = [meta(dual) for dual in duals]
         views = [torch.empty(3, requires_grad=True).view(3), torch.empty(4).view(2, 2).requires_grad_()]
         others = leaves + inners + [meta(view) for view in views]
-        n = min(map(len, (*dual_bytes, *others)))
+        length = min(map(len, (*dual_bytes, *others)))
         fw_grad = _one(
             "the tangent",
             (
                 k
-                for k in range(0, n - 7, _WORD)
+                for k in range(0, length - 7, _WORD)
                 if all(word(dual_byte, k) for dual_byte in dual_bytes) and not any(word(other, k) for other in others)
             ),
         )
@@ -225,9 +254,11 @@ def _find_autograd(storage: int) -> tuple[int, ...]:
     aliases = [torch.empty(4)[1:], torch.empty(2, 3).t(), leaf[1].view(3), hidden, torch.empty(3).expand(2, 3)]
     frozen = torch.nn.Parameter(torch.empty(3)).requires_grad_(False)
     whole = [*leaf, frozen, leaf[2].exp(), leaf[3] + leaf[2], torch.nn.Parameter(torch.empty(2))]
-    are, are_not = [meta(alias) for alias in aliases], [meta(t) for t in whole]
-    n = min(map(len, (*are, *are_not)))
-    is_view = _one("is_view", (k for k in range(n) if all(b[k] == 1 for b in are) and not any(b[k] for b in are_not)))
+    are, are_not = [meta(alias) for alias in aliases], [meta(sample) for sample in whole]
+    length = min(map(len, (*are, *are_not)))
+    is_view = _one(
+        "is_view", (k for k in range(length) if all(b[k] == 1 for b in are) and not any(b[k] for b in are_not))
+    )
     return autograd, flag, grad_fn, fw_grad, is_view
 
 
@@ -248,7 +279,7 @@ def _verify() -> None:
         written.mul_(torch.empty(6, requires_grad=True))  # the view requires a gradient now
         with torch.no_grad():
             unseen = torch.empty(6, requires_grad=True).view(2, 3)
-        for t in [
+        for tensor in [
             *_examples(),
             dual,
             frozen,
@@ -265,19 +296,19 @@ def _verify() -> None:
             bias.view(5, 1).expand(5, 6),
             torch.empty(3, requires_grad=True).detach(),
         ]:
-            s, st, offset, numel, _, keys, grad, tangent, data = native.read_tensor(t)  # type: ignore[union-attr]
+            sizes_read, st, offset, numel, _, keys, grad, tangent, data = native.read_tensor(tensor)  # type: ignore[union-attr]
             wanted = (
-                tuple(t.shape),
-                tuple(t.stride()),
-                t.storage_offset(),
-                t.numel(),
-                _keys(t),
-                t.requires_grad,
-                t is dual,
+                tuple(tensor.shape),
+                tuple(tensor.stride()),
+                tensor.storage_offset(),
+                tensor.numel(),
+                _keys(tensor),
+                tensor.requires_grad,
+                tensor is dual,
             )
-            if (s, st, offset, numel, keys, grad, tangent) != wanted:
-                raise _NotFound(f"the layout does not read {tuple(t.shape)} {t.dtype} tensors as torch does")
-            if t.device.type == "cpu" and data != t.untyped_storage().data_ptr():
+            if (sizes_read, st, offset, numel, keys, grad, tangent) != wanted:
+                raise _NotFound(f"the layout does not read {tuple(tensor.shape)} {tensor.dtype} tensors as torch does")
+            if tensor.device.type == "cpu" and data != tensor.untyped_storage().data_ptr():
                 raise _NotFound("the data pointer is somewhere else")
     finally:
         torch._C._exit_dual_level(level=level)

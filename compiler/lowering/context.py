@@ -146,8 +146,8 @@ class Lowering:
 
     # ---- what rules use
     def meta(self, node: torch.fx.Node | None = None, k: int | None = None) -> Any:
-        v = (node or self.node).meta["val"]
-        return v if k is None else v[k]
+        value = (node or self.node).meta["val"]
+        return value if k is None else value[k]
 
     def out_shape(self, k: int | None = None) -> tuple:
         return shape_of(self.meta(k=k).shape)
@@ -174,7 +174,7 @@ class Lowering:
     def operands(self, *xs: Ref | Scalar) -> list[Value]:
         """Operands in the dtype that the node computes in: its own, or float32 for low precision."""
         dtype = compute_dtype(self.meta().dtype)
-        return [operand(x, dtype) for x in xs]
+        return [operand(arg, dtype) for arg in xs]
 
     def rounded(self, value: Value) -> Ref:
         """What the node computes of its `operands`, as its own result."""
@@ -251,9 +251,9 @@ class Lowering:
         """A buffer that holds the tensor: the buffer it is a view of (as a View step), or a copy where no strided view
         of a buffer gives these elements (or not with the strides asked for). fresh: all of some memory that is no graph
         input."""
-        v = strided(ref)
-        if v is not None:
-            base, strides, offset = v
+        seen = strided(ref)
+        if seen is not None:
+            base, strides, offset = seen
             fits = stride is None or same_strides(ref.shape, strides, stride)
             if fits and not (fresh and base.kind in ("input", "constant")):
                 if stride is not None:
@@ -281,14 +281,14 @@ class Lowering:
                 )
                 return self.view(self.realise(turned, tuple(stride[dim] for dim in order)), ref.shape, tuple(stride), 0)
         k = (ref.value, ref.shape, tuple(stride) if stride is not None else None)
-        b = self._realised.get(k)
-        if b is None:
-            b = self._realised[k] = self.copy(ref, stride)
-        return b
+        buffer = self._realised.get(k)
+        if buffer is None:
+            buffer = self._realised[k] = self.copy(ref, stride)
+        return buffer
 
     def copy(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
         """A copy in memory of its own, by a nest; by torch for dtypes that nests do not have."""
-        v = strided(ref)
+        seen = strided(ref)
         if ref.dtype not in DTYPES and any(type(size) is int and size == 0 for size in ref.shape):
             out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
             kwargs = {"dtype": ref.dtype, "device": torch.device(out.device)}
@@ -303,12 +303,12 @@ class Lowering:
                 )
             )
             return out
-        beside = self.is_beside() and v is not None
-        if not beside and (ref.dtype in self.dtypes() or v is None and not ref.dtype.is_complex):
+        beside = self.is_beside() and seen is not None
+        if not beside and (ref.dtype in self.dtypes() or seen is None and not ref.dtype.is_complex):
             return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
-        if v is None:
+        if seen is None:
             return self.taken(ref, stride)
-        base, strides, offset = v
+        base, strides, offset = seen
         out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
         args = (self.view(base, ref.shape, strides, offset),)
         dense = same_strides(ref.shape, out.stride, contiguous_strides(ref.shape))
@@ -330,12 +330,12 @@ class Lowering:
         """A copy of complex numbers that no strided view gives: a nest counts the positions, torch takes what lies
         there.
         """
-        base, e = ref.value.attr
+        base, expr = ref.value.attr
         extent = as_expr(1)
         for size, st in zip(base.shape, base.stride):
             extent = extent + (as_expr(size) - 1) * st
         memory = self.view(base, (plain_size(extent),), (1,), 0)
-        at = self.store(index(e), ref.shape, torch.int64, stride, suffix="_at").value.attr[0]
+        at = self.store(index(expr), ref.shape, torch.int64, stride, suffix="_at").value.attr[0]
         out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
         take = torch.ops.aten.take.default
         self.steps.append(
@@ -381,10 +381,10 @@ class Lowering:
         )
 
     def _device(self) -> Any:
-        v = self.node.meta.get("val") if self.node is not None else None
-        if isinstance(v, (tuple, list)):
-            v = next((x for x in v if is_tensor(x)), None)
-        return getattr(v, "device", None) or torch.device("cpu")
+        value = self.node.meta.get("val") if self.node is not None else None
+        if isinstance(value, (tuple, list)):
+            value = next((item for item in value if is_tensor(item)), None)
+        return getattr(value, "device", None) or torch.device("cpu")
 
     @property
     def on_gpu(self) -> bool:
@@ -407,7 +407,7 @@ class Lowering:
 
     def lines(self) -> tuple:
         stack = (self.node.meta.get("stack") if self.node is not None else None) or ()
-        return tuple((s[0], s[1]) for s in stack[-1:])
+        return tuple((frame[0], frame[1]) for frame in stack[-1:])
 
     # ---- calls of torch's kernels
     def _results_of_call(self, name: str, vals: list, rows: bool) -> tuple[list[Buffer | None], list[Any]]:
@@ -431,28 +431,28 @@ class Lowering:
                 result.append(val if val is None or isinstance(val, (bool, float)) else plain_size(val))
         return outs, result
 
-    def _operand(self, a: Any, m: Any, call: _Call) -> Any:
+    def _operand(self, arg: Any, meta: Any, call: _Call) -> Any:
         """What a library call is given for an argument. `m`: the metadata of the graph's own operand."""
-        if isinstance(a, Ref):
-            return self._operand_in_memory(a, m, call)
-        if isinstance(a, Scalar):
-            return Param(a.name)
-        if isinstance(a, (list, tuple)):
-            ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
-            return type(a)(self._operand(x, y, call) for x, y in zip(a, ms))
-        return a
+        if isinstance(arg, Ref):
+            return self._operand_in_memory(arg, meta, call)
+        if isinstance(arg, Scalar):
+            return Param(arg.name)
+        if isinstance(arg, (list, tuple)):
+            ms = meta if isinstance(meta, (list, tuple)) and len(meta) == len(arg) else [None] * len(arg)
+            return type(arg)(self._operand(item, item_meta, call) for item, item_meta in zip(arg, ms))
+        return arg
 
-    def _operand_in_memory(self, a: Ref, m: Any, call: _Call) -> Buffer:
+    def _operand_in_memory(self, ref: Ref, meta: Any, call: _Call) -> Buffer:
         """A value in the layout that the call reads right, or fastest."""
-        strides = strides_of(m) if is_tensor(m) else None
+        strides = strides_of(meta) if is_tensor(meta) else None
         if call.own_memory:
-            return self.realise(a, strides, fresh=True)
-        if call.mask is not None and a is call.mask:
-            return self.mask(a, m)
-        if call.attention and rows_in_place(a):
-            return self.realise(a)  # (and parts of a wider product)
-        aligned = self.aligned(a, m) if call.rows else None
-        return aligned or self.realise(a, None if call.rows and matrix_in_place(a) else strides)
+            return self.realise(ref, strides, fresh=True)
+        if call.mask is not None and ref is call.mask:
+            return self.mask(ref, meta)
+        if call.attention and rows_in_place(ref):
+            return self.realise(ref)  # (and parts of a wider product)
+        aligned = self.aligned(ref, meta) if call.rows else None
+        return aligned or self.realise(ref, None if call.rows and matrix_in_place(ref) else strides)
 
     def extern(self, node: torch.fx.Node, args: tuple, kwargs: dict, reason: str) -> Any:
         """Call the operator itself on realised arguments."""
@@ -468,7 +468,7 @@ class Lowering:
             mask=args[at] if at is not None and 0 <= at < len(args) else None,
             rows=rows,
         )
-        cargs = tuple(self._operand(arg, m, call) for arg, m in zip(args, originals[0]))
+        cargs = tuple(self._operand(arg, meta, call) for arg, meta in zip(args, originals[0]))
         ckwargs = {name: self._operand(value, originals[1].get(name), call) for name, value in kwargs.items()}
         val = node.meta["val"]
         outs, result = self._results_of_call(node.name, list(val) if isinstance(val, (tuple, list)) else [val], rows)
@@ -490,23 +490,23 @@ class Lowering:
         """
         self.drawing, self.drawing_at = None, len(self.steps)
 
-    def mask(self, a: Ref, m: Any) -> Buffer:
+    def mask(self, ref: Ref, meta: Any) -> Buffer:
         """What attention adds to its scores. Its kernels take what is expanded as it is, but rows in one piece alone:
         what lies otherwise they read wrongly, without a word. Where this one lies is not what eager's operand would
         (views of pads are seen through).
         """
-        v = strided(a)
-        if v is not None and rows_apart(a.shape, v[1], v[2]):
-            return self.realise(a)
-        strides = strides_of(m)
+        seen = strided(ref)
+        if seen is not None and rows_apart(ref.shape, seen[1], seen[2]):
+            return self.realise(ref)
+        strides = strides_of(meta)
         repeated = [type(st) is int and st == 0 for st in strides]
-        shape = tuple(1 if same_everywhere else size for size, same_everywhere in zip(a.shape, repeated))
+        shape = tuple(1 if same_everywhere else size for size, same_everywhere in zip(ref.shape, repeated))
         if not is_one(shape[-1]) and not same(strides[-1], 1):
             rows = contiguous_strides((*shape[:-1], maybe_int(ceildiv(as_expr(shape[-1]), 8) * 8)))
             strides = tuple(0 if same_everywhere else st for st, same_everywhere in zip(rows, repeated))
         if not any(repeated):
-            return self.realise(a, strides)
-        once = remap(a, shape, {d: 0 for d, same_everywhere in enumerate(repeated) if same_everywhere})
+            return self.realise(ref, strides)
+        once = remap(ref, shape, {dim: 0 for dim, same_everywhere in enumerate(repeated) if same_everywhere})
         kept = self.realise(
             once,
             tuple(
@@ -514,24 +514,24 @@ class Lowering:
                 for st, same_everywhere, packed in zip(strides, repeated, contiguous_strides(shape))
             ),
         )
-        return self.view(kept, a.shape, strides, 0)
+        return self.view(kept, ref.shape, strides, 0)
 
-    def aligned(self, a: Ref, meta: Any) -> Buffer | None:
+    def aligned(self, ref: Ref, meta: Any) -> Buffer | None:
         """An operand of a matrix product with rows that begin at aligned addresses, where that takes no further copy;
         else None.
         """
-        v = strided(a)
-        if v is not None and v[0].kind != "temp" or not is_tensor(meta) or len(meta.shape) != 2:
+        seen = strided(ref)
+        if seen is not None and seen[0].kind != "temp" or not is_tensor(meta) or len(meta.shape) != 2:
             return None
         if strides_of(meta)[1] == 1:
             st = aligned_rows(meta.dtype, meta.shape, strides_of(meta))
-            return None if st is None else self.realise(a, st)
+            return None if st is None else self.realise(ref, st)
         turned = (meta.shape[1], meta.shape[0])
         st = aligned_rows(meta.dtype, turned, strides_of(meta)[::-1])
         if st is None:
             return None
-        b = self.realise(remap(a, turned, {0: dim_symbol(2, 1), 1: dim_symbol(2, 0)}), st)
-        return self.view(b, a.shape, st[::-1], 0)
+        buffer = self.realise(remap(ref, turned, {0: dim_symbol(2, 1), 1: dim_symbol(2, 0)}), st)
+        return self.view(buffer, ref.shape, st[::-1], 0)
 
 
 class _Call(NamedTuple):
@@ -560,17 +560,17 @@ def _supported(dtype: torch.dtype, value: Value, dtypes: frozenset[torch.dtype])
     """Nests compute in these dtypes only."""
     if dtype not in dtypes:
         raise NoRule("complex numbers" if dtype.is_complex else f"values of {dtype}")
-    for v in (value, *value.args):
-        if v.dtype not in dtypes:
-            raise NoRule("complex numbers" if v.dtype.is_complex else f"values of {v.dtype}")
+    for part in (value, *value.args):
+        if part.dtype not in dtypes:
+            raise NoRule("complex numbers" if part.dtype.is_complex else f"values of {part.dtype}")
 
 
 _out_variants: dict[Any, Any] = {}
 
 
 def _out_variant(op: Any) -> Any:
-    v = _out_variants.get(op, op)
-    if v is op:
-        v = getattr(op.overloadpacket, "out", None)
-        _out_variants[op] = v
-    return v
+    variant = _out_variants.get(op, op)
+    if variant is op:
+        variant = getattr(op.overloadpacket, "out", None)
+        _out_variants[op] = variant
+    return variant

@@ -114,8 +114,8 @@ def span(buffer: Buffer, hints: Mapping[str, int]) -> int:
     return 8 * buffer.dtype.itemsize * n if buffer.bits else n
 
 
-def _hinted(e: Any, hints: Mapping[str, int]) -> dict[str, int]:
-    return {name: hints.get(name, 64) for name in as_expr(e).symbol_names()}
+def _hinted(expr: Any, hints: Mapping[str, int]) -> dict[str, int]:
+    return {name: hints.get(name, 64) for name in as_expr(expr).symbol_names()}
 
 
 def check_bounds(
@@ -128,16 +128,16 @@ def check_bounds(
             if name not in sizes and not name.startswith(("ind", "at"))
         }
     )
-    r = index_range(expr, sizes)
+    reached = index_range(expr, sizes)
     require(
-        r is None or (r[0] >= 0 and r[1] < elements),
-        f"{where}: {buffer.name}[{expr}] reaches {r}, the buffer has {elements} elements",
+        reached is None or (reached[0] >= 0 and reached[1] < elements),
+        f"{where}: {buffer.name}[{expr}] reaches {reached}, the buffer has {elements} elements",
     )
 
 
 def verify_lowered(lowered: LoweredGraph) -> None:
     """Every nest is well formed, reads only what is there already, and stays within its buffers at the hints."""
-    known = {b for b in lowered.inputs if isinstance(b, Buffer)}
+    known = {buffer for buffer in lowered.inputs if isinstance(buffer, Buffer)}
     for step in lowered.steps:
         if isinstance(step, LoopNest):
             verify_nest(step, known, lowered.hints)
@@ -147,17 +147,19 @@ def verify_lowered(lowered: LoweredGraph) -> None:
             known.add(step.buffer)
         else:
             require(isinstance(step, Extern), f"unknown step {step!r}")
-            for b in _buffers((step.args, step.kwargs)):
-                require(b in known or b.kind == "constant", f"{step.op} reads {b!r}, which is not there yet")
+            for buffer in _buffers((step.args, step.kwargs)):
+                require(
+                    buffer in known or buffer.kind == "constant", f"{step.op} reads {buffer!r}, which is not there yet"
+                )
             known.update(output for output in step.outputs if output is not None)
 
 
-def _buffers(x: Any) -> list[Buffer]:
-    if isinstance(x, Buffer):
-        return [x]
-    if isinstance(x, (list, tuple)):
-        return [b for y in x for b in _buffers(y)]
-    return _buffers(tuple(x.values())) if isinstance(x, dict) else []
+def _buffers(value: Any) -> list[Buffer]:
+    if isinstance(value, Buffer):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [buffer for item in value for buffer in _buffers(item)]
+    return _buffers(tuple(value.values())) if isinstance(value, dict) else []
 
 
 def verify_nest(nest: LoopNest, known: set[Buffer], hints: Mapping[str, int]) -> None:
@@ -190,14 +192,14 @@ def verify_nest(nest: LoopNest, known: set[Buffer], hints: Mapping[str, int]) ->
     empty = 0 in sizes.values()
     for value in values:
         if value.is_load:
-            b, expr = value.attr
-            require(b in known or b.kind == "constant", f"{where}: reads {b!r}, which is not there yet")
+            buffer, expr = value.attr
+            require(buffer in known or buffer.kind == "constant", f"{where}: reads {buffer!r}, which is not there yet")
             for name in expr.symbol_names():
                 require(
                     not name.startswith("j") or name in sizes,
                     f"{where}: {value!r} uses axis {name}, which the nest does not have",
                 )
             if value.id in strict and not empty:
-                check_bounds(where, b, expr, sizes, hints, span(b, hints))
+                check_bounds(where, buffer, expr, sizes, hints, span(buffer, hints))
     if not empty:
         check_bounds(where, nest.buffer, nest.index, sizes, hints, span(nest.buffer, hints))

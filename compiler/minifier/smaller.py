@@ -110,8 +110,8 @@ def _drop_unread(candidate: Candidate, fails: Fails, exact: bool) -> Candidate:
         unread = [call for call in candidate.calls if not call.users]
         if len(unread) > 1:
             yield candidate.dropping(unread)
-        for n in unread:
-            yield candidate.dropping([n])
+        for node in unread:
+            yield candidate.dropping([node])
 
     return _repeat(candidate, candidates, fails)
 

@@ -79,12 +79,16 @@ def run_once(function: Any, args: Any, seed: int) -> list[Any]:
     """What a call gives, what it leaves in its arguments, and the gradients of arguments that require one."""
     torch.manual_seed(seed)
     out = flattened(function(*args))
-    ends = [o for o in out if isinstance(o, torch.Tensor) and o.requires_grad and o.is_floating_point()]
+    ends = [
+        output
+        for output in out
+        if isinstance(output, torch.Tensor) and output.requires_grad and output.is_floating_point()
+    ]
     leaves = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.is_leaf and arg.requires_grad]
     if ends and leaves:
         torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    return [*out, *(a.detach() for a in tensors), *(leaf.grad for leaf in leaves)]
+    return [*out, *(leaf_tensor.detach() for leaf_tensor in tensors), *(leaf.grad for leaf in leaves)]
 
 
 def in_float64(args: Any) -> list[Any]:
@@ -97,28 +101,35 @@ def difference_in_words(got: list[Any], expected: list[Any], exact: list[Any]) -
     """Where `got` differs from `expected` by more than rounding, in words; "" where nowhere. `exact` is float64's."""
     if len(got) != len(expected):
         return f"{len(got)} results, eager gives {len(expected)}"
-    for i, (a, b, c) in enumerate(zip(got, expected, exact)):
-        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
-            if type(a) is not type(b) or a != b and not (a != a and b != b):
-                return f"result {i} is {a!r}, eager gives {b!r}"
+    for i, (value, wanted, exact_value) in enumerate(zip(got, expected, exact)):
+        if not (isinstance(value, torch.Tensor) and isinstance(wanted, torch.Tensor)):
+            if type(value) is not type(wanted) or value != wanted and not (value != value and wanted != wanted):
+                return f"result {i} is {value!r}, eager gives {wanted!r}"
             continue
-        if (a.shape, a.dtype) != (b.shape, b.dtype):
-            return f"result {i} is {a.dtype} {list(a.shape)}, eager gives {b.dtype} {list(b.shape)}"
-        a, b = a.detach(), b.detach()
-        if not (b.is_floating_point() or b.is_complex()):
-            if not torch.equal(a, b):
-                return f"result {i}: {int((a != b).sum())} of {b.numel()} values differ from eager's"
+        if (value.shape, value.dtype) != (wanted.shape, wanted.dtype):
+            return f"result {i} is {value.dtype} {list(value.shape)}, eager gives {wanted.dtype} {list(wanted.shape)}"
+        value, wanted = value.detach(), wanted.detach()
+        if not (wanted.is_floating_point() or wanted.is_complex()):
+            if not torch.equal(value, wanted):
+                return f"result {i}: {int((value != wanted).sum())} of {wanted.numel()} values differ from eager's"
             continue
-        if not torch.equal(a.isfinite(), b.isfinite()):
+        if not torch.equal(value.isfinite(), wanted.isfinite()):
             return f"result {i}: NaN or infinity where eager has none, or the other way round"
-        here = b.isfinite()
-        wide = torch.complex128 if b.is_complex() else torch.float64
-        c = c.detach() if isinstance(c, torch.Tensor) and c.shape == b.shape else b
-        a, b, c = a[here].to(wide), b[here].to(wide), c[here].to(wide)
-        if not b.numel():
+        here = wanted.isfinite()
+        wide = torch.complex128 if wanted.is_complex() else torch.float64
+        exact_value = (
+            exact_value.detach()
+            if isinstance(exact_value, torch.Tensor) and exact_value.shape == wanted.shape
+            else wanted
+        )
+        value, wanted, exact_value = value[here].to(wide), wanted[here].to(wide), exact_value[here].to(wide)
+        if not wanted.numel():
             continue
-        error, rounding = float((a - b).abs().max()), float((b - c).abs().nan_to_num(0, 0, 0).max())
-        allowed = 4 * rounding + 16 * torch.finfo(expected[i].dtype).eps * float(b.abs().max())
+        error, rounding = (
+            float((value - wanted).abs().max()),
+            float((wanted - exact_value).abs().nan_to_num(0, 0, 0).max()),
+        )
+        allowed = 4 * rounding + 16 * torch.finfo(expected[i].dtype).eps * float(wanted.abs().max())
         if error > allowed:
             return f"result {i}: the largest difference from eager is {error:.3g}; rounding explains {allowed:.3g}"
     return ""

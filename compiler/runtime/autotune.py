@@ -133,20 +133,20 @@ def _measure(kernel: GeneratedKernel, generated: Generated, opts: Any, seconds: 
     until = time.perf_counter() + seconds
     variants: list[tuple[Choices, GeneratedKernel]] = []
     seen: set[str] = set()
-    for c in candidates(kernel.kernel, kernel.source.choices):
-        v = _printed(kernel, c, generated)
-        if v.source.code not in seen:
-            seen.add(v.source.code)
-            variants.append((c, v))
+    for choices in candidates(kernel.kernel, kernel.source.choices):
+        variant = _printed(kernel, choices, generated)
+        if variant.source.code not in seen:
+            seen.add(variant.source.code)
+            variants.append((choices, variant))
     # all of them at once, in parallel
-    load_text([(v.name, v.source.code) for _, v in variants], generated.target, opts)
-    calls = load_kernels([v for _, v in variants], generated.target, opts)
+    load_text([(variant.name, variant.source.code) for _, variant in variants], generated.target, opts)
+    calls = load_kernels([variant for _, variant in variants], generated.target, opts)
     if kernel.source.checks and not _passes(calls[0], arguments):
         return []
-    trials = _race([(c, 0, call) for (c, _), call in zip(variants, calls)], arguments, until)
-    winner = min(trials, key=lambda t: t.microseconds) if trials else None
+    trials = _race([(choices, 0, call) for (choices, _), call in zip(variants, calls)], arguments, until)
+    winner = min(trials, key=lambda trial: trial.microseconds) if trials else None
     if winner is not None and torch.get_num_threads() > 1:
-        call = calls[[c for c, _ in variants].index(winner.choices)]
+        call = calls[[choices for choices, _ in variants].index(winner.choices)]
         numbers = sorted({1, torch.get_num_threads() // 2} - {0, torch.get_num_threads()})
         trials += _race(
             [(winner.choices, number, _with_threads(call, number)) for number in numbers]
@@ -156,7 +156,7 @@ def _measure(kernel: GeneratedKernel, generated: Generated, opts: Any, seconds: 
         )[:-1]
         call.threads = 0
     default = trials[0]
-    best = min(trials, key=lambda t: t.microseconds)
+    best = min(trials, key=lambda trial: trial.microseconds)
     if best.microseconds < CLEARLY * default.microseconds and _wins_again(best, variants, calls, arguments, seconds):
         best.kept = True
     else:
@@ -212,22 +212,22 @@ def _race(runners: Sequence[tuple[Choices, int, Callable]], arguments: list, unt
     runners[0][2](*arguments)
     once = max(time.perf_counter() - t0, 1e-7)
     repeat = max(1, min(1000, int(100e-6 / once)))
-    for r in range(ROUNDS):
+    for round_number in range(ROUNDS):
         for (_, _, call), row in zip(runners, times):
             t0 = time.perf_counter()
             for _ in range(repeat):
                 call(*arguments)
             row.append((time.perf_counter() - t0) / repeat * 1e6)
-        if time.perf_counter() > until and r >= 2:
+        if time.perf_counter() > until and round_number >= 2:
             break
     base = times[0]
     out = []
-    for (c, n, _), row in zip(runners, times):
+    for (choices, threads, _), row in zip(runners, times):
         median = statistics.median(row)
         wins = sum(a < b for a, b in zip(row, base))
         if row is not base and 2 * wins < len(row):  # a low median by luck: do not let it pass for a gain
             median = max(median, statistics.median(base))
-        out.append(Trial(c, n, median))
+        out.append(Trial(choices, threads, median))
     return out
 
 
@@ -235,11 +235,11 @@ def _arguments(kernel: Kernel) -> list | None:
     """Tensors, sizes and scalars to measure with; None where the sizes have no hints or the buffers are too large."""
     try:
         sizes = [int(as_expr(size).eval(kernel.hints)) for size in kernel.sizes]
-        values = {size.name: n for size, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
+        values = {size.name: size_value for size, size_value in zip(kernel.sizes, sizes)} | dict(kernel.hints)
         tensors = []
         total = 0
-        for b in (*kernel.inputs, *kernel.outputs):
-            tensor = _tensor(b, values)
+        for buffer in (*kernel.inputs, *kernel.outputs):
+            tensor = _tensor(buffer, values)
             total += tensor.untyped_storage().nbytes()
             if total > MOST_BYTES:
                 return None

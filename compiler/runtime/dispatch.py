@@ -81,7 +81,7 @@ class PythonCodeCache:
     def remove(self, entry: PythonEntry) -> None:
         if entry not in self._entries:
             raise ValueError("remove: the entry is not in this cache")
-        self._entries = [e for e in self._entries if e is not entry]
+        self._entries = [other for other in self._entries if other is not entry]
 
     def clear(self) -> None:
         self._entries, self.last_failures = [], []
@@ -94,7 +94,7 @@ class PythonCodeCache:
             failed = entry.program.check(func, args)
             if failed == -1:
                 if self._entries and entry is not self._entries[0] and entry in self._entries:
-                    self._entries = [entry, *(e for e in self._entries if e is not entry)]
+                    self._entries = [entry, *(other for other in self._entries if other is not entry)]
                     entry.switches += 1
                 return entry
             failures.append((entry, failed))

@@ -158,20 +158,23 @@ def _race(kernel: GeneratedKernel, generated: Generated, opts: Any, index: int) 
     """Trials of one kernel, and the choices to keep."""
     variants = printed_variants(kernel, candidates(kernel, generated.target), generated.target, opts)
     calls: list[tuple[Choices, Callable]] = []
-    jobs = [Job(v.source, generated.target, contract=not opts.get("emulate_precision", False)) for _, v in variants]
+    jobs = [
+        Job(variant.source, generated.target, contract=not opts.get("emulate_precision", False))
+        for _, variant in variants
+    ]
     given = arguments(kernel.kernel, index)
     assert given is not None
-    for (c, v), binary in zip(variants, those_that_compile(jobs, opts)):
+    for (choices, variant), binary in zip(variants, those_that_compile(jobs, opts)):
         if binary is not None and fits(binary, index):
-            calls.append((c, make_kernel(v, binary, generated.target, index, opts)))
+            calls.append((choices, make_kernel(variant, binary, generated.target, index, opts)))
     run = [functools.partial(call, *given) for _, call in calls]
     quick = time_in_turn(run, 2)
-    keep = [i for i, t in enumerate(quick) if i == 0 or t < 1.25 * min(quick)]
+    keep = [i for i, seconds in enumerate(quick) if i == 0 or seconds < 1.25 * min(quick)]
     final = dict(zip(keep, time_in_turn([run[i] for i in keep], ROUNDS)))
     best = min(final, key=lambda i: final[i])
     if final[best] >= CLEARLY * final[0]:
         best = 0
-    return [_trial(c, final.get(i, quick[i]), i == best) for i, (c, _) in enumerate(calls)], calls[best][0]
+    return [_trial(choices, final.get(i, quick[i]), i == best) for i, (choices, _) in enumerate(calls)], calls[best][0]
 
 
 def printed_variants(
@@ -181,14 +184,17 @@ def printed_variants(
     variants: list[tuple[Choices, GeneratedKernel]] = []
     seen: set[tuple] = set()
     for choice in choices:
-        v = _printed(kernel, choice, target, opts)
+        variant = _printed(kernel, choice, target, opts)
         same = (
-            v.source.text,
-            *((function.warps, function.stages, tuple(function.constants.items())) for function in v.source.functions),
+            variant.source.text,
+            *(
+                (function.warps, function.stages, tuple(function.constants.items()))
+                for function in variant.source.functions
+            ),
         )
         if same not in seen:
             seen.add(same)
-            variants.append((choice, v))
+            variants.append((choice, variant))
     return variants
 
 
@@ -210,8 +216,8 @@ def described(choices: Choices) -> dict[str, Any]:
     return choices.plain() or {"default": True}
 
 
-def _trial(c: Choices, us: float, kept: bool) -> dict[str, Any]:
-    return {"choices": described(c), "us": round(us, 3), "kept": kept}
+def _trial(choices: Choices, us: float, kept: bool) -> dict[str, Any]:
+    return {"choices": described(choices), "us": round(us, 3), "kept": kept}
 
 
 def _note(kernel: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choices, cache: Any) -> None:
@@ -226,13 +232,13 @@ def _give_up(kernel: GeneratedKernel, error: Exception) -> None:
     )
 
 
-def _printed(kernel: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:
-    if c == Choices():
+def _printed(kernel: GeneratedKernel, choices: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:
+    if choices == Choices():
         return kernel
     return replace(
         kernel,
         source=print_kernel(
-            kernel.kernel, target, c, kernel.source.name, exact=bool(opts.get("emulate_precision", False))
+            kernel.kernel, target, choices, kernel.source.name, exact=bool(opts.get("emulate_precision", False))
         ),
     )
 
