@@ -20,7 +20,7 @@ Guard = tuple  # of Values, outermost condition first
 
 def stored(value: Value) -> Value:
     """What has to be computed for a store of `value`: the store itself rounds to a low precision type."""
-    rounds = value.op == "cast" and value.dtype.is_floating_point and value.dtype.itemsize <= 2
+    rounds = value.is_float_cast and value.dtype.itemsize <= 2
     return value.args[0] if rounds and value.args[0].dtype == torch.float32 else value
 
 

@@ -160,7 +160,7 @@ class _Stages:
     def _visit(self, root: Value) -> None:
         stage, inner = self._stage, self._inner
         for value in () if root.id in stage else walk([root], stage):
-            if value.op == "acc":
+            if value.is_accumulator:
                 s, i = self.acc_stage[value.attr] + 1, False
             else:
                 s = max((stage[arg.id] for arg in value.args), default=0)

@@ -83,7 +83,7 @@ def _may_widen(extern: Extern) -> bool:
 def _is_cast(nest: LoopNest) -> bool:
     """Whether a nest does nothing but cast what it reads to float32."""
     return (
-        nest.value.op == "cast"
+        nest.value.is_cast
         and nest.value.dtype == torch.float32
         and nest.value.args[0].is_load
         and not nest.value.args[0].args

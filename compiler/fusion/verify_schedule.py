@@ -37,7 +37,10 @@ def verify_kernel(kernel: Kernel) -> None:
         )
         known = {*(axis.symbol.name for axis in template.axes), WORD.name, *sizes_known}
         for value in verify_values(template.roots(), where):
-            require(value.op != "acc" or value.attr.startswith("product"), f"{where}: {value!r} inside of its template")
+            require(
+                not value.is_accumulator or value.attr.startswith("product"),
+                f"{where}: {value!r} inside of its template",
+            )
             if value.is_load:
                 require(value.attr[0] in params, f"{where}: {value.attr[0]!r} is no parameter")
                 unknown = {
@@ -53,7 +56,7 @@ def verify_kernel(kernel: Kernel) -> None:
         strict = unmasked(roots)
         empty = 0 in axes.values()
         for value in values:
-            if value.op == "acc":
+            if value.is_accumulator:
                 running = next((acc.dtype for acc in st.accs if acc.running and acc.name == value.attr), None)
                 require(
                     (running or accs.get(value.attr)) == value.dtype,

@@ -14,7 +14,7 @@ import operator
 import threading
 import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
-from typing import Any
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -455,52 +455,84 @@ def _answer(ask: Any, obj: Any) -> Any:
         raise Unreachable(getattr(ask, "__name__", "asked")) from error
 
 
-def step(kind: str, base: Any, key: Any) -> Any:
-    """One step of a Source (source.py has the table) from the value of its base. Raises Unreachable."""
-    if kind == "attr":
-        return load_attr(base, key)
-    if kind == "method":
-        return load_attr(load_attr(base, key), "__func__")
-    if kind == "item":
-        return load_item(base, key)
-    if kind == "dict":
-        if not isinstance(base, dict):
-            raise Unreachable(key)
-        found = _dict_get(base, key)
-        if found is _MISSING:
-            raise Unreachable(key)
-        return found
-    if kind == "asked":
-        return _answer(key, base)
-    if kind == "optimized":
-        return _optimizer_state(base, *key)
-    if kind == "type":
-        return type(base)
-    if kind == "cell":
-        if type(base) is not types.CellType:
-            raise Unreachable("cell_contents")
-        try:
-            return base.cell_contents
-        except ValueError as error:
-            raise Unreachable("cell_contents") from error
-    if kind == "default":
-        defaults = base.__defaults__ if type(base) is types.FunctionType else None
-        if defaults is None or not 0 <= key < len(defaults):
-            raise Unreachable("__defaults__")
-        return defaults[key]
-    if kind == "kwdefault":
-        defaults = base.__kwdefaults__ if type(base) is types.FunctionType else None
-        if not defaults or key not in defaults:
-            raise Unreachable("__kwdefaults__")
-        return defaults[key]
-    if kind in ("size", "stride", "offset"):
+def _method(base: Any, key: Any) -> Any:
+    return load_attr(load_attr(base, key), "__func__")
+
+
+def _dict_value(base: Any, key: Any) -> Any:
+    if not isinstance(base, dict):
+        raise Unreachable(key)
+    found = _dict_get(base, key)
+    if found is _MISSING:
+        raise Unreachable(key)
+    return found
+
+
+def _cell_contents(base: Any, key: Any) -> Any:
+    if type(base) is not types.CellType:
+        raise Unreachable("cell_contents")
+    try:
+        return base.cell_contents
+    except ValueError as error:
+        raise Unreachable("cell_contents") from error
+
+
+def _default(base: Any, key: int) -> Any:
+    defaults = base.__defaults__ if type(base) is types.FunctionType else None
+    if defaults is None or not 0 <= key < len(defaults):
+        raise Unreachable("__defaults__")
+    return defaults[key]
+
+
+def _keyword_default(base: Any, key: Any) -> Any:
+    defaults = base.__kwdefaults__ if type(base) is types.FunctionType else None
+    if not defaults or key not in defaults:
+        raise Unreachable("__kwdefaults__")
+    return defaults[key]
+
+
+def _layout(kind: str, read: Callable[[torch.Tensor], Sequence[int]]) -> Callable[[Any, int], int]:
+    """A number of a tensor's layout, by its dimension."""
+
+    def number(base: Any, dim: int) -> int:
         if not isinstance(base, torch.Tensor):
             raise Unreachable(kind)
         with torch._C.DisableTorchFunctionSubclass():
-            if kind == "offset":
-                return base.storage_offset()
-            values = base.shape if kind == "size" else base.stride()
-            if not -len(values) <= key < len(values):
+            values = read(base)
+            if not -len(values) <= dim < len(values):
                 raise Unreachable(kind)
-            return values[key]
-    raise Unreachable(kind)
+            return values[dim]
+
+    return number
+
+
+def _offset(base: Any, key: Any) -> int:
+    if not isinstance(base, torch.Tensor):
+        raise Unreachable("offset")
+    with torch._C.DisableTorchFunctionSubclass():
+        return base.storage_offset()
+
+
+_STEPS: dict[str, Callable[[Any, Any], Any]] = {
+    "attr": load_attr,
+    "method": _method,
+    "item": load_item,
+    "dict": _dict_value,
+    "asked": lambda base, key: _answer(key, base),
+    "optimized": lambda base, key: _optimizer_state(base, *key),
+    "type": lambda base, key: type(base),
+    "cell": _cell_contents,
+    "default": _default,
+    "kwdefault": _keyword_default,
+    "size": _layout("size", lambda tensor: tensor.shape),
+    "stride": _layout("stride", lambda tensor: tensor.stride()),
+    "offset": _offset,
+}
+
+
+def step(kind: str, base: Any, key: Any) -> Any:
+    """One step of a Source (source.py has the table) from the value of its base. Raises Unreachable."""
+    take = _STEPS.get(kind)
+    if take is None:
+        raise Unreachable(kind)
+    return take(base, key)

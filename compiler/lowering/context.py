@@ -432,7 +432,7 @@ class Lowering:
         return outs, result
 
     def _operand(self, arg: Any, meta: Any, call: _Call) -> Any:
-        """What a library call is given for an argument. `m`: the metadata of the graph's own operand."""
+        """What a library call is given for an argument. `meta`: that of the graph's own operand."""
         if isinstance(arg, Ref):
             return self._operand_in_memory(arg, meta, call)
         if isinstance(arg, Scalar):

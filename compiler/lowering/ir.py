@@ -185,9 +185,23 @@ class Value:
         return self.op == "const"
 
     @property
+    def is_cast(self) -> bool:
+        return self.op == "cast"
+
+    @property
+    def is_float_cast(self) -> bool:
+        """Whether it is a cast to a float dtype, of whatever."""
+        return self.op == "cast" and self.dtype.is_floating_point
+
+    @property
+    def is_accumulator(self) -> bool:
+        """Whether it is what a reduction of the kernel has gathered."""
+        return self.op == "acc"
+
+    @property
     def is_rounding(self) -> bool:
         """Whether it is the rounding that eager does between two operators of a low precision type."""
-        return self.op == "cast" and self.attr == "round"
+        return self.is_cast and self.attr == "round"
 
     @property
     def position(self) -> Expr | None:

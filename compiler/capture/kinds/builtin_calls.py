@@ -118,7 +118,7 @@ def pure(machine: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         isinstance(arg, (list, tuple)) and not all(type(v) in ATOMS or isinstance(v, _SYMBOLIC) for v in arg)
         for arg in args
     ):
-        raise Break("c_call", f"{fn.__name__}() of objects")
+        raise Break("c_call", f"{fn.__name__}() is called with objects")
     return native_operation(machine, functools.partial(fn, **kwargs) if kwargs else fn, *args)
 
 
@@ -268,7 +268,7 @@ _STATE_CHANGES = [
 def _state_change(machine: Machine, fn: Callable, *args: Any, **kwargs: Any) -> Any:
     """grad mode and autocast: changed for real while capture goes on, and in the graph for the nodes that follow."""
     if kwargs:
-        raise Break("unsupported", f"{fn.__name__} with keywords")
+        raise Break("unsupported", f"{fn.__name__} is called with keywords")
     if _AUTOCAST_FLAGS[0] not in machine.flags_before:
         machine.flags_before.update({flag: read_field(_UNDEPRECATED.get(flag, flag)) for flag in _AUTOCAST_FLAGS})
     machine.state_changed = True
@@ -421,7 +421,7 @@ def _rely_on_stream(machine: Machine, name: str) -> None:
 def print_(machine: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
     streams = [s for s in (sys.stdout, sys.stderr) if s is file]
     if file is not None and (not streams or machine.world.source_of(file) is None):
-        raise Break("io", "print to a file")
+        raise Break("io", "print writes to a file")
     if any(_in_a_try(frame) for frame in machine.frames):
         _rely_on_stream(machine, "stderr" if file is sys.stderr and file is not None else "stdout")
     texts = [to_text(machine, arg, "str") for arg in args]

@@ -240,7 +240,8 @@ def _foretold(machine: Machine, fn: Any, name: str, args: list, kwargs: dict) ->
     value, first = _value(machine, fn, name, place, given)
     source = S.cached(len(machine.cached), name)
     if not _relate(machine, value, result, source):
-        raise Break("c_call", f"the cached function {name} gives what it would not make now, or what is known already")
+        held = "another value than a call would give now, or an object that capture knows already"
+        raise Break("c_call", f"the cache of {name} holds {held}")
     machine.cached.append(Asked(fn, args, kwargs, result, None, first, source))
     return value
 

@@ -145,7 +145,7 @@ def vmap_(
 ) -> Transformed:
     in_dims, out_dims = machine.deep_plain(in_dims), machine.deep_plain(out_dims)
     if chunk_size is not None:
-        raise Break("higher_order", "vmap with chunk_size", "call vmap without chunk_size")
+        raise Break("higher_order", "vmap is called with chunk_size", "call vmap without chunk_size")
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness}
     return _made(machine, "vmap", func, torch.vmap, options, functools.partial(_sliced, in_dims))
 
@@ -336,7 +336,7 @@ def functional_call_(
         tensors.update(part)
     args = () if args is None else machine.deep_plain(args)
     if machine.truth(strict):
-        raise Break("higher_order", "functional_call with strict=True")
+        raise Break("higher_order", "functional_call is called with strict=True")
     places = _places(machine, module, tensors, machine.truth(tie_weights))
     pending = machine.world.pending
     before = []

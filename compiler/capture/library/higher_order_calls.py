@@ -219,7 +219,7 @@ def while_loop_operator(machine: Machine, cond_fn: Any, body_fn: Any, carried: A
     more = list(machine.iterate(more))
     if not more:
         return while_loop_(machine, cond_fn, body_fn, carried)
-    raise Break("higher_order", "torch.ops.higher_order.while_loop with further inputs", "call torch.while_loop")
+    raise Break("higher_order", "torch.ops.higher_order.while_loop is given further inputs", "call torch.while_loop")
 
 
 @python_function(("torch._higher_order_ops.while_loop", "while_loop"))
@@ -293,7 +293,7 @@ def _scan(
 ) -> tuple:
     """Record a ScanCall for a step function on lists of tensors; the results' structure is the caller's."""
     if not sequences or any(sequence.dim() == 0 for sequence in sequences) or sequences[0].shape[0] == 0:
-        raise Break("higher_order", f"{name} over nothing")
+        raise Break("higher_order", f"{name} is given no elements to go over")
     inside = [stand_in(machine, t) for t in carried] + [
         stand_in(machine, sequence, drop_dim=0) for sequence in sequences
     ]
@@ -376,7 +376,7 @@ def associative_scan_(
         or any(sequence.dim() == 0 for sequence in sequences)
         or sequences[0].shape[0 if not dim else dim] == 0
     ):
-        raise Break("higher_order", "associative_scan over nothing")
+        raise Break("higher_order", "associative_scan is given no elements to go over")
     if dim:
         sequences = [machine.call(torch.movedim, [sequence, dim, 0]) for sequence in sequences]
     if machine.truth(reverse):

@@ -83,7 +83,7 @@ def all_true_(machine: Machine, valid: Any, error_message: str) -> Any:
 def find_spec_(machine: Machine, name: Any, package: Any = None) -> Any:
     """Whether a package is there is asked again by a guard; what is found is a fixed object."""
     if type(name) is not str or not name.isidentifier():
-        raise Break("unsupported", "importlib.util.find_spec of a module inside a package")
+        raise Break("unsupported", "importlib.util.find_spec looks for a module inside a package")
     spec = machine.native(importlib.util.find_spec, name)
     machine.world.state(FOUND + name, spec is not None)
     if spec is not None:
@@ -178,7 +178,7 @@ def _deep_copy(machine: Machine, value: Any, memo: dict[int, tuple[Any, Any]]) -
     else:
         plain = machine.deep_plain(value)
         if not constant_only(plain) or not _same_types(machine, value):
-            raise Break("unsupported", "copy.deepcopy of objects or tensors")
+            raise Break("unsupported", "copy.deepcopy copies objects or tensors")
         memo[id(value)] = value, (copied := machine.native(copy.deepcopy, plain))
     return copied
 
@@ -197,17 +197,17 @@ def _same_types(machine: Machine, value: Any) -> bool:
 @python_function(("copy", "copy"))
 def copy_(machine: Machine, value: Any) -> Any:
     if isinstance(value, TraceTensor):
-        raise Break("unsupported", "copy.copy of a tensor")
+        raise Break("unsupported", "copy.copy copies a tensor")
     plain = machine.plain(value)
     if type(plain) is not type(value):
-        raise Break("unsupported", f"copy.copy of a {type(value).__name__}")
+        raise Break("unsupported", f"copy.copy copies a {type(value).__name__}")
     if type(plain) in (list, dict, set):
         return plain.copy()
     if type(plain) in ATOMS or type(plain) in (tuple, frozenset):
         return value  # its own copy
     cls_ = type(value)
     if not _copied_by_attributes(cls_) or hasattr(cls_, "__copy__"):
-        raise Break("unsupported", f"copy.copy of a {cls_.__name__}")
+        raise Break("unsupported", f"copy.copy copies a {cls_.__name__}")
     made = machine.world.create(machine.native(object.__new__, cls_))
     for name, v in _attributes(machine, value):
         object.__setattr__(made, name, v)

@@ -463,7 +463,7 @@ def autograd_grad(
     if create_graph and any(hooks):
         raise Break("backward", "a hook is called with a gradient that has a history", _OUTSIDE)
     if create_graph and torch.is_inference_mode_enabled():
-        raise Break("backward", "gradients of gradients under inference mode")
+        raise Break("backward", "gradients of gradients are asked for under inference mode")
     if materialize_grads and allow_unused is None:
         allow_unused = True
     _stay_inside(machine, roots, ends)

@@ -559,7 +559,7 @@ class World:
             if getattr(cls, "_is_protocol", False):
                 raise Break(
                     "unsupported",
-                    f"isinstance() with the protocol {cls.__name__}, which looks at every attribute",
+                    f"isinstance() asks for the protocol {cls.__name__}, which looks at every attribute",
                     "ask for a class, or use hasattr",
                 )
             if isinstance(cls, abc.ABCMeta) and not is_trusted_module(getattr(cls, "__module__", None) or ""):

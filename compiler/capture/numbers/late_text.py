@@ -1,7 +1,7 @@
 """Text that varies: of numbers that vary (f"loss {loss:.4f}", str(n), "%d of %d" % (i, n)), or given from outside as
 another at each call (a name, the path of a temporary folder). The entry makes it when it runs.
 
-Such a text may be stored, join_texts with others, printed, logged, returned. Who looks into it gets the text itself,
+Such a text may be stored, joined with others, printed, logged, returned. Who looks into it gets the text itself,
 which fixes its numbers, or what was given.
 """
 

@@ -148,7 +148,7 @@ class Epilogue:
         if value.is_const and value.dtype in FLOATS:
             text = _literal(value.attr)
             return Pair(text, text, False)
-        if value.op == "acc" and value.attr == self.acc:
+        if value.is_accumulator and value.attr == self.acc:
             return Pair("v0", "v1", True)
         if value.is_load and value.dtype is torch.bool or value.op == "lt" and value.args[0].op == "philox":
             return self._truth(value)
@@ -164,7 +164,7 @@ class Epilogue:
         if short is not None:
             return short
         args = [self._value(arg) for arg in value.args]
-        if value.op == "cast":
+        if value.is_cast:
             return self._cast(value, args[0])
         if value.dtype in (torch.float16, torch.bfloat16) and value.op not in EXACT:
             raise NotPrintable(f"{value.op} rounded to {value.dtype}")
@@ -185,7 +185,7 @@ class Epilogue:
         if (
             value.dtype is torch.float32
             or value.dtype is source.dtype
-            or source.op == "acc"
+            or source.is_accumulator
             and value.dtype is self.dtype
         ):
             # (the product is held rounded)

@@ -81,7 +81,7 @@ _FACTORS = frozenset(("mul", "div", "neg", "where", "masked"))  # what passes a 
 
 
 def _rounds(value: Value) -> bool:
-    return value.op == "cast" and value.dtype.is_floating_point and ttype(value.dtype).low_precision
+    return value.is_float_cast and ttype(value.dtype).low_precision
 
 
 def needs_precision(kernel: Kernel) -> set[int]:
@@ -97,7 +97,7 @@ def needs_precision(kernel: Kernel) -> set[int]:
             todo += [(known[name], True) for name in store.index.symbol_names() if name in known]
         todo += [(acc.value, True) for acc in st.accs if acc.is_position]
         for value in walk([acc.value for acc in st.accs] + [store.value for store in st.stores]):
-            if value.op in _DISCRETE or value.is_load or (value.op == "cast" and not value.dtype.is_floating_point):
+            if value.op in _DISCRETE or value.is_load or (value.is_cast and not value.dtype.is_floating_point):
                 todo += [(arg, True) for arg in value.args]
     seen: set[tuple[int, bool]] = set()
     while todo:
@@ -105,7 +105,7 @@ def needs_precision(kernel: Kernel) -> set[int]:
         if (value.id, strict) in seen or (value.id, True) in seen or _rounds(value) and not strict:
             continue
         seen.add((value.id, strict))
-        if value.op == "acc" and value.attr in sums:
+        if value.is_accumulator and value.attr in sums:
             todo.append((sums[value.attr], strict))
         todo += [(arg, strict) for arg in value.args]
     return {i for i, _ in seen}
@@ -135,10 +135,10 @@ def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
             use(acc.value.id, found.get(acc.name) if acc.op == "sum" and _uncast(acc.value).id in stored else None)
         for v in reversed(walk([a.value for a in st.accs] + [store.value for store in st.stores])):  # users first
             t = found.get(v.id)
-            if v.op == "acc":
+            if v.is_accumulator:
                 use(v.attr, t)
             for k, arg in enumerate(v.args):
-                if v.op == "cast" and v.dtype.is_floating_point:
+                if v.is_float_cast:
                     use(arg.id, _coarse(v.dtype) or t)
                 else:
                     use(arg.id, t if v.op in _FACTORS and not (v.op in ("where", "masked") and k == 0) else None)
@@ -146,7 +146,7 @@ def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
 
 
 def _uncast(value: Value) -> Value:
-    return _uncast(value.args[0]) if value.op == "cast" and value.args[0].dtype.is_floating_point else value
+    return _uncast(value.args[0]) if value.is_cast and value.args[0].dtype.is_floating_point else value
 
 
 def _coarse(dtype: torch.dtype) -> torch.dtype | None:

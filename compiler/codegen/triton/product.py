@@ -68,8 +68,7 @@ def find_product(kernel: Kernel) -> Product | None:
     first, acc = sums
     value = acc.value
     a, b = (
-        arg.args[0] if arg.op == "cast" and arg.dtype == torch.float32 and not arg.is_rounding else arg
-        for arg in value.args
+        arg.args[0] if arg.is_cast and arg.dtype == torch.float32 and not arg.is_rounding else arg for arg in value.args
     )
     if a.dtype != b.dtype or a.dtype not in DTYPES or kernel.checks and has_op([a, b], "check_index"):
         return None

@@ -91,7 +91,7 @@ class _Split:
 
     def reads(self, stage: Stage) -> list[str]:
         """The accumulators that a stage reads."""
-        return list(dict.fromkeys(value.attr for value in walk(self.p._roots(stage)) if value.op == "acc"))
+        return list(dict.fromkeys(value.attr for value in walk(self.p._roots(stage)) if value.is_accumulator))
 
     def is_ready(self, number: int, n: int) -> bool:
         """Whether stage n, of results alone, may come right behind stage `number`."""

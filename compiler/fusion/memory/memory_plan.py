@@ -128,8 +128,8 @@ class _Planner(Liveness):
         return in_place, left
 
     def _fits(self, buffer: Buffer, given: Any, last: int) -> bool:
-        """Whether `b` may lie in the memory of input x, if nobody reads that any more. `last`: the last step that may
-        fail."""
+        """Whether `buffer` may lie in the memory of the input `given`, if nobody reads that any more. `last`: the
+        last step that may fail."""
         made_at = self.made.get(buffer, -1)
         return (
             made_at >= 0
@@ -146,8 +146,9 @@ class _Planner(Liveness):
         return buffer in self.returned or buffer in self.viewed
 
     def _computed_in(self, given: Buffer, buffer: Buffer) -> list[Buffer]:
-        """What is computed in the memory of input x, so that it holds `b` in the end: b, what a collective writes b
-        over, and what a collective that reads x last makes of it. Nothing where a step reads x too late."""
+        """What is computed in the memory of the input `given`, so that it holds `buffer` in the end: the buffer, what
+        a collective writes it over, and what a collective that reads the input last makes of it. Nothing where a step
+        reads the input too late."""
         if not self._is_read_before(given, buffer):
             return []
         there, step = [buffer], self.steps[self.made[buffer]]
@@ -162,7 +163,7 @@ class _Planner(Liveness):
         return there
 
     def _is_read_before(self, given: Buffer, buffer: Buffer) -> bool:
-        """Whether nothing reads x once b lies in its memory."""
+        """Whether nothing reads the input once the buffer lies in its memory."""
         made_at = self.made[buffer]
         return all(
             read_at < made_at or read_at == made_at and self._reads_as_it_writes(made_at, given, buffer)
@@ -170,7 +171,7 @@ class _Planner(Liveness):
         )
 
     def _reads_as_it_writes(self, k: int, buffer: Buffer, other: Buffer) -> bool:
-        """Whether step k, which reads x and makes b, may have both in one place."""
+        """Whether step k, which reads `buffer` and makes `other`, may have both in one place."""
         step = self.steps[k]
         if isinstance(step, Extern):
             return step.begins_as().get(other) is buffer and buffers_read(step).count(buffer) == 1

@@ -212,7 +212,7 @@ def _unrounded(root: Value) -> Value:
 
     def rule(value: Value, args: tuple[Value, ...]) -> Value:
         x = args[0] if args else value
-        widened = value.op == "cast" and value.dtype == torch.float32 and x.op == "cast" and x.dtype in DTYPES
+        widened = value.is_cast and value.dtype == torch.float32 and x.is_cast and x.dtype in DTYPES
         return x.args[0] if widened and x.args[0].dtype == torch.float32 else with_operands(value, args)
 
     return mapped(root, rule)

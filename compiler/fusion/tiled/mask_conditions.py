@@ -38,7 +38,7 @@ def _condition(value: Value, keep: Callable[[float], bool]) -> Value | None:
     """The condition for keep(v), where v is one of two numbers."""
     if value.op == "where" and all(arg.is_const for arg in value.args[1:]):
         c, a, b = value.args[0], value.args[1].attr, value.args[2].attr
-    elif value.op == "cast" and value.args[0].dtype == torch.bool:
+    elif value.is_cast and value.args[0].dtype == torch.bool:
         c, a, b = value.args[0], 1, 0
     elif value.dtype == torch.bool:
         c, a, b = value, True, False

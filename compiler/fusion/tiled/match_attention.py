@@ -111,7 +111,9 @@ def _softmax(finder: Finder, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[
             (
                 arg
                 for arg in p.args
-                if not any(value.is_load and finder.leads(value.attr[0]) or value.op == "acc" for value in walk([arg]))
+                if not any(
+                    value.is_load and finder.leads(value.attr[0]) or value.is_accumulator for value in walk([arg])
+                )
             ),
             None,
         )

@@ -187,7 +187,7 @@ class Finder:
     def peeled(self, value: Value, ranges: dict[str, tuple]) -> Value:
         """What a value is computed by, through conversions and element-wise nests."""
         for _ in range(LONGEST):
-            if value.op == "cast" and value.dtype.is_floating_point and value.args[0].dtype.is_floating_point:
+            if value.is_float_cast and value.args[0].dtype.is_floating_point:
                 value = value.args[0]
                 continue
             nest = self.producer(value)
@@ -256,7 +256,7 @@ class Finder:
                 return best
             value = value_at(nest, value.attr[1], ranges)
             while (
-                value.op == "cast"
+                value.is_cast
                 and value.dtype.is_floating_point
                 and value.args[0].dtype in DTYPES
                 and value.dtype.itemsize >= value.args[0].dtype.itemsize

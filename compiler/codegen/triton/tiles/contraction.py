@@ -177,7 +177,7 @@ class ContractionPrinter(RowTiles):
         """The value, without conditions that hold for all of the tile; the products that it is made of are there."""
         root = root if edge else where_all_hold(root, self.known)
         for name in dict.fromkeys(
-            value.attr for value in walk([root]) if value.op == "acc" and value.attr not in tile.products
+            value.attr for value in walk([root]) if value.is_accumulator and value.attr not in tile.products
         ):
             p = next(product for product in self.t.products if product.name == name)
             tile.emit(f"{name} = {self._dot(self.tiles_of_rows[name], self._across(tile, p), '', p.a.dtype)}")

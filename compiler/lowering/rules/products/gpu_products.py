@@ -242,7 +242,7 @@ def few_rows(lo: Lowering, meta: Any, a: Ref, b: Ref) -> Ref | None:
 
 def _is_converted(value: Value) -> bool:
     """Whether this is an element of memory in another dtype."""
-    while value.op == "cast":
+    while value.is_cast:
         (value,) = value.args
     return value.op == "load"
 
