@@ -296,7 +296,8 @@ def _verify() -> None:
             bias.view(5, 1).expand(5, 6),
             torch.empty(3, requires_grad=True).detach(),
         ]:
-            sizes_read, st, offset, numel, _, keys, grad, tangent, data = native.read_tensor(tensor)  # type: ignore[union-attr]
+            read = native.read_tensor(tensor)  # type: ignore[union-attr]
+            sizes_read, st, offset, numel, _, keys, grad, tangent, data = read
             wanted = (
                 tuple(tensor.shape),
                 tuple(tensor.stride()),

@@ -34,11 +34,11 @@ LEAST = 16  # rows and keys
 
 
 def dropout_attention(aten_graph: AtenGraph) -> None:
-    for n in [node for node in aten_graph.graph.nodes if node.target in _BACKWARD]:
-        given = arguments_of(n.target, n.args, n.kwargs)
-        back = _backwards(n)
+    for backward in [node for node in aten_graph.graph.nodes if node.target in _BACKWARD]:
+        given = arguments_of(backward.target, backward.args, backward.kwargs)
+        back = _backwards(backward)
         if back is not None and _fits(aten_graph, given):
-            _replace(aten_graph, n, given, back)
+            _replace(aten_graph, backward, given, back)
 
 
 def _backwards(node: Node) -> list[Node] | None:
@@ -47,10 +47,10 @@ def _backwards(node: Node) -> list[Node] | None:
     for user in node.users:
         if user.target is not operator.getitem:
             return None
-        for r in user.users if user.args[1] else ():
-            if r.target is not _BACKWARD[node.target]:
+        for result in user.users if user.args[1] else ():
+            if result.target is not _BACKWARD[node.target]:
                 return None
-            out[r] = None
+            out[result] = None
     return list(out)
 
 
@@ -72,10 +72,10 @@ def _fits(aten_graph: AtenGraph, given: dict[str, Any]) -> bool:
         and keep_bits.drawable(p)
         and isinstance(scale, float)
         and scale > 0
-        and all(type(d) is int and LEAST <= d <= WIDEST for d in (q.shape[3], value.shape[3]))
+        and all(type(width) is int and LEAST <= width <= WIDEST for width in (q.shape[3], value.shape[3]))
         and as_expr(q.shape[1]) is as_expr(k.shape[1])
         and (not given["is_causal"] or as_expr(q.shape[2]) is as_expr(k.shape[2]))
-        and all(hint(n) >= LEAST for n in (q.shape[2], k.shape[2]))
+        and all(hint(length) >= LEAST for length in (q.shape[2], k.shape[2]))
         and all(hint(size) for size in q.shape[:2])
     )
 

@@ -47,20 +47,25 @@ class Dropout:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, n: Node, p: Node) -> Dropout | None:
+    def of(cls, node: Node, p: Node) -> Dropout | None:
         """What a reader of p in forward is, if it is that."""
-        if n.target is aten.mul.Tensor and len(n.args) == 2 and n.args[0] is p and isinstance(n.args[1], Node):
-            return cls(n, n.args[1])
         if (
-            n.target is not aten.native_dropout.default
-            or n.args[0] is not p
-            or n.args[2] is False
-            or not isinstance(n.args[1], float)
-            or not 0 < n.args[1] < 1
+            node.target is aten.mul.Tensor
+            and len(node.args) == 2
+            and node.args[0] is p
+            and isinstance(node.args[1], Node)
+        ):
+            return cls(node, node.args[1])
+        if (
+            node.target is not aten.native_dropout.default
+            or node.args[0] is not p
+            or node.args[2] is False
+            or not isinstance(node.args[1], float)
+            or not 0 < node.args[1] < 1
         ):
             return None
-        items = {user.args[1]: user for user in n.users if user.target is operator.getitem}
-        return cls(items[0], None, items[1], 1 / (1 - n.args[1])) if len(items) == 2 == len(n.users) else None
+        items = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        return cls(items[0], None, items[1], 1 / (1 - node.args[1])) if len(items) == 2 == len(node.users) else None
 
     def scales(self, node: Any) -> bool:
         """Whether a value is what backward multiplies with."""
@@ -230,21 +235,26 @@ def _rest(
     after = _reached(grad)
     readers = _readers(p)
     drawn, dropout = next(
-        ((r, d) for r, path in readers if r not in after and (d := Dropout.of(r, (path or [p])[-1])) is not None),
+        (
+            (reader, d)
+            for reader, path in readers
+            if reader not in after and (d := Dropout.of(reader, (path or [p])[-1])) is not None
+        ),
         (None, None),
     )
     if (dropout is None) != (factor is None) or dropout is not None and not dropout.scales(factor):
         return None
     late, early = (
-        [(r, path) for r, path in readers if (r in after) is is_late and r is not drawn] for is_late in (True, False)
+        [(reader, path) for reader, path in readers if (reader in after) is is_late and reader is not drawn]
+        for is_late in (True, False)
     )
     late_dropped: list[tuple[Node, list[Node]]] = []
     if dropout is not None:
         of_dropped = _readers(dropout.dropped)
-        late_dropped = [(r, path) for r, path in of_dropped if r in after]
+        late_dropped = [(reader, path) for reader, path in of_dropped if reader in after]
         if early:
             return None
-        early = [(r, path) for r, path in of_dropped if r not in after]
+        early = [(reader, path) for reader, path in of_dropped if reader not in after]
     if len(early) != 1:
         return None
     ((forward, path),) = early
@@ -279,7 +289,7 @@ def _readers(node: Node) -> list[tuple[Node, list[Node]]]:
     out: list[tuple[Node, list[Node]]] = []
     for user in node.users:
         if user.target in _VIEWS or _is_cast(user):
-            out += [(r, [user, *path]) for r, path in _readers(user)]
+            out += [(reader, [user, *path]) for reader, path in _readers(user)]
         else:
             out.append((user, []))
     return out
@@ -288,7 +298,7 @@ def _readers(node: Node) -> list[tuple[Node, list[Node]]]:
 def _gradient(both: Node, total: Node) -> Node | None:
     """The scores' gradient, p * dp - p * total, that p * dp and its row's sum become, where nothing reads it but
     products, and what is computed element by element for them."""
-    (minus,), n = total.users if len(total.users) == 1 else (None,), 0
+    (minus,), terms = total.users if len(total.users) == 1 else (None,), 0
     if minus is None or minus.target is not aten.mul.Tensor or len(minus.users) != 1 or len(both.users) != 2:
         return None
     gradient = next(iter(minus.users))
@@ -297,9 +307,9 @@ def _gradient(both: Node, total: Node) -> Node | None:
     todo = [gradient]
     while todo:
         for user in todo.pop().users:
-            n += 1
+            terms += 1
             if (
-                n > _LONGEST
+                terms > _LONGEST
                 or user.target is not aten.bmm.default
                 and not _is_elementwise(user)
                 or user.target is aten.bmm.default
@@ -356,7 +366,7 @@ def _worth(aten_graph: AtenGraph, result: Node, product: Node, p: Node) -> bool:
     return (
         p.meta["val"].dtype == torch.float32
         and result.meta["val"].dtype in DTYPES
-        and all(type(n) is int and 1 < n <= WIDEST for n in (inner, columns))
+        and all(type(width) is int and 1 < width <= WIDEST for width in (inner, columns))
         and (meta.dtype in DTYPES or all(operand.dtype in DTYPES for operand in operands))
         and fills(*map(hint, meta.shape))
     )
@@ -379,44 +389,50 @@ def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
     return x
 
 
-def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
+def _replace(aten_graph: AtenGraph, found: Attention, tag: str) -> None:
     graph = aten_graph.graph
-    if is_returned(f.result):  # (the caller's, who may change it)
-        with graph.inserting_after(f.result):
-            given = call_like(graph, f.result, aten.clone.default, f.result)
-        f.result.replace_all_uses_with(given, is_output)
-    with graph.inserting_after(f.sums):
-        log = call_like(graph, f.sums, aten.log.default, f.sums)
+    if is_returned(found.result):  # (the caller's, who may change it)
+        with graph.inserting_after(found.result):
+            given = call_like(graph, found.result, aten.clone.default, found.result)
+        found.result.replace_all_uses_with(given, is_output)
+    with graph.inserting_after(found.sums):
+        log = call_like(graph, found.sums, aten.log.default, found.sums)
     with graph.inserting_after(log):
-        logarithm = call_like(graph, f.sums, aten.add.Tensor, f.top, log)
-    kept = f.kept()
+        logarithm = call_like(graph, found.sums, aten.add.Tensor, found.top, log)
+    kept = found.kept()
     for before, n in zip(kept, kept[1:]):
         before.append(n)  # (a copy that is the graph's result came last)
     position = {node: k for k, node in enumerate(graph.nodes)}
     with graph.inserting_after(
         max(
-            (f.grad, *kept, logarithm, *f.again, *([f.dropout.mask or f.dropout.factor] if f.dropout else [])),
+            (
+                found.grad,
+                *kept,
+                logarithm,
+                *found.again,
+                *([found.dropout.mask or found.dropout.factor] if found.dropout else []),
+            ),
             key=position.__getitem__,
         )
     ):
-        anchor = graph.call_function(aten.alias.default, (f.grad,))  # (what follows comes in order, before it)
+        anchor = graph.call_function(aten.alias.default, (found.grad,))  # (what follows comes in order, before it)
     with graph.inserting_before(anchor):
 
         def again(op: Any, *args: Any, **kwargs: Any) -> Node:
-            node = call_like(graph, f.p, op, *args, **kwargs)
+            node = call_like(graph, found.p, op, *args, **kwargs)
             node.meta = {**node.meta, "checkpoint": tag, "apart": tag}
             return node
 
         result = again(aten._to_copy.default, _from_kept(kept, again), dtype=torch.float32)
         total = call_like(
             graph,
-            f.total,
+            found.total,
             aten.mul.Tensor,
-            call_like(graph, f.total, aten._to_copy.default, f.grad, dtype=torch.float32),
+            call_like(graph, found.total, aten._to_copy.default, found.grad, dtype=torch.float32),
             result,
         )
-        total = call_like(graph, f.total, aten.sum.dim_IntList, total, [2], True)
-        total = call_like(graph, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
+        total = call_like(graph, found.total, aten.sum.dim_IntList, total, [2], True)
+        total = call_like(graph, found.total, aten.view.default, total, list(found.total.meta["val"].shape))
         new: dict[Node, Node] = {}
 
         def copied(node: Node) -> None:
@@ -424,11 +440,11 @@ def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
                 new[node] = graph.node_copy(node, lambda x: new.get(x, x))
                 new[node].meta = {**node.meta, "checkpoint": tag, "apart": tag}
 
-        for n in f.again:
+        for n in found.again:
             copied(n)
-        new[f.p] = again(aten.exp.default, again(aten.sub.Tensor, new[f.score], logarithm))
-        if f.dropout is not None:  # (by the mask that was drawn)
-            dropout = f.dropout
+        new[found.p] = again(aten.exp.default, again(aten.sub.Tensor, new[found.score], logarithm))
+        if found.dropout is not None:  # (by the mask that was drawn)
+            dropout = found.dropout
             scale = (
                 dropout.factor
                 if dropout.factor is not None
@@ -437,22 +453,28 @@ def _replace(aten_graph: AtenGraph, f: Attention, tag: str) -> None:
                 )
             )
             new[dropout.dropped] = again(
-                aten._to_copy.default, again(aten.mul.Tensor, new[f.p], scale), dtype=dropout.dropped.meta["val"].dtype
+                aten._to_copy.default,
+                again(aten.mul.Tensor, new[found.p], scale),
+                dtype=dropout.dropped.meta["val"].dtype,
             )
-        for _, path in f.late + f.late_dropped:
+        for _, path in found.late + found.late_dropped:
             for n in path:
                 copied(n)
     graph.erase_node(anchor)
-    ends = [(path or [f.p])[-1] for _, path in f.late] + [
-        (path or [f.dropout and f.dropout.dropped])[-1] for _, path in f.late_dropped
+    ends = [(path or [found.p])[-1] for _, path in found.late] + [
+        (path or [found.dropout and found.dropout.dropped])[-1] for _, path in found.late_dropped
     ]
-    for n in ends + f.again:
-        for reader in [user for user in n.users if user in f.after]:
+    for n in ends + found.again:
+        for reader in [user for user in n.users if user in found.after]:
             reader.replace_input_with(n, new[n])
-    with graph.inserting_before(f.gradient):  # one product of a tile less than autograd's p * dp - p * total
-        less = call_like(graph, f.gradient, aten.sub.Tensor, f.dp, total)
-        f.gradient.replace_all_uses_with(
+    with graph.inserting_before(found.gradient):  # one product of a tile less than autograd's p * dp - p * total
+        less = call_like(graph, found.gradient, aten.sub.Tensor, found.dp, total)
+        found.gradient.replace_all_uses_with(
             call_like(
-                graph, f.gradient, aten.mul.Tensor, next(arg for arg in f.total.args[0].args if arg is not f.dp), less
+                graph,
+                found.gradient,
+                aten.mul.Tensor,
+                next(arg for arg in found.total.args[0].args if arg is not found.dp),
+                less,
             )
         )

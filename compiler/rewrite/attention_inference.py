@@ -108,15 +108,15 @@ def _scores(softmax: Node) -> tuple[Node, float] | None:
 
 def _weighted_sum(softmax: Node) -> Node | None:
     """The product of the weights with the values."""
-    y = softmax
-    while len(y.users) == 1:
-        user = next(iter(y.users))
+    weights = softmax
+    while len(weights.users) == 1:
+        user = next(iter(weights.users))
         if user.target is aten.bmm.default:
-            return user if user.args[0] is y else None
+            return user if user.args[0] is weights else None
         is_view = user.target in _VIEWS and _same_rows(user)
         if not is_view and not (user.target is aten._to_copy.default and not set(user.kwargs) - {"dtype"}):
             return None
-        y = user
+        weights = user
     return None
 
 
@@ -132,21 +132,21 @@ def _same_rows(view: Node) -> bool:
 
 
 def _count(shape: Sequence[Any]) -> Any:
-    n = as_expr(1)
+    product = as_expr(1)
     for size in shape:
-        n = n * as_expr(size)
-    return n
+        product = product * as_expr(size)
+    return product
 
 
 def _fits(q: TensorMeta, k: TensorMeta, value: TensorMeta, scale: float) -> bool:
-    d = q.shape[-1]
+    width = q.shape[-1]
     return (
         q.dtype in (torch.float16, torch.bfloat16)
         and k.dtype == value.dtype == q.dtype
-        and isinstance(d, int)
-        and d <= 256
-        and d % 8 == 0
-        and value.shape[-1] == d
+        and isinstance(width, int)
+        and width <= 256
+        and width % 8 == 0
+        and value.shape[-1] == width
         and k.shape[-1] is not None
         and scale > 0
     )

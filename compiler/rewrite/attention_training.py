@@ -48,9 +48,9 @@ def attention_calls(aten_graph: AtenGraph) -> None:
         dead_code(aten_graph)
 
 
-def _scores(aten_graph: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
+def _scores(aten_graph: AtenGraph, found: Attention) -> tuple[float, Node | None] | None:
     """(scale, the causal mask's condition or None) where the scores are a product with these alone."""
-    node, scale, condition, path = f.score, 1.0, None, set()
+    node, scale, condition, path = found.score, 1.0, None, set()
     while node.target is not aten.bmm.default:
         path.add(node)
         if node.target in SAME_ELEMENTS or node.target is aten._to_copy.default:
@@ -65,7 +65,7 @@ def _scores(aten_graph: AtenGraph, f: Attention) -> tuple[float, Node | None] | 
             condition, node = node.args[0], node.args[2 if blocked else 1]
         else:
             return None
-    return (scale, condition) if scale > 0 and path | {node} == set(f.again) else None
+    return (scale, condition) if scale > 0 and path | {node} == set(found.again) else None
 
 
 def _number(node: Node) -> float | None:
@@ -98,12 +98,12 @@ def _says_causal(aten_graph: AtenGraph, condition: Any, blocked: bool) -> bool:
 
 
 def _backward(
-    aten_graph: AtenGraph, f: Attention, scale: float, condition: Node | None
+    aten_graph: AtenGraph, found: Attention, scale: float, condition: Node | None
 ) -> tuple[Node, Node, Node] | None:
     """The products that are the gradients of q, k (transposed or not) and v, where nothing else is made of the scores'
     gradient than autograd makes.
     """
-    node, left = f.gradient, scale
+    node, left = found.gradient, scale
     while True:
         users = list(node.users)
         if len(users) != 1:
@@ -132,7 +132,7 @@ def _backward(
         or any(reader.target is not aten.bmm.default for reader in readers)
     ):
         return None
-    product = f.again[0]
+    product = found.again[0]
     q, kt = product.args
     dq = next((reader for reader in readers if reader.args[0] is node and transposed(reader.args[1], kt)), None)
     dk = next(
@@ -146,44 +146,44 @@ def _backward(
         ),
         None,
     )
-    values = [(reader, path) for reader, path in f.late if reader.target is aten.bmm.default]
-    others = {reader for reader, _ in f.late if reader.target is not aten.bmm.default}
-    if dq is None or dk is None or len(values) != 1 or values[0][0].args[1] is not f.grad or len(others) != 2:
+    values = [(reader, path) for reader, path in found.late if reader.target is aten.bmm.default]
+    others = {reader for reader, _ in found.late if reader.target is not aten.bmm.default}
+    if dq is None or dk is None or len(values) != 1 or values[0][0].args[1] is not found.grad or len(others) != 2:
         return None
     return dq, dk, values[0][0]
 
 
-def _fits(aten_graph: AtenGraph, f: Attention, product: Node) -> bool:
+def _fits(aten_graph: AtenGraph, found: Attention, product: Node) -> bool:
     hints = aten_graph.env.hints if aten_graph.env is not None else {}
     (g, rows, keys), inner = product.meta["val"].shape, product.args[0].meta["val"].shape[-1]
-    dtypes = {x.meta["val"].dtype for x in (*product.args, f.result)}
-    flops = 4.0 * inner * math.prod(n if isinstance(n, int) else n.eval(hints) for n in (g, rows, keys))
-    return len(dtypes) == 1 and inner == f.result.meta["val"].shape[-1] and inner % 8 == 0 and flops >= FEW_FLOPS
+    dtypes = {x.meta["val"].dtype for x in (*product.args, found.result)}
+    flops = 4.0 * inner * math.prod(size if isinstance(size, int) else size.eval(hints) for size in (g, rows, keys))
+    return len(dtypes) == 1 and inner == found.result.meta["val"].shape[-1] and inner % 8 == 0 and flops >= FEW_FLOPS
 
 
 def _replace(
-    aten_graph: AtenGraph, f: Attention, product: Node, scale: float, causal: bool, dq: Node, dk: Node, dv: Node
+    aten_graph: AtenGraph, found: Attention, product: Node, scale: float, causal: bool, dq: Node, dk: Node, dv: Node
 ) -> None:
-    graph, like = aten_graph.graph, f.result
+    graph, like = aten_graph.graph, found.result
     q, kt = product.args
     rows, keys = product.meta["val"].shape[1:]
-    with graph.inserting_before(f.result):
-        operands = four_dimensional(graph, like, q, kt, f.result.args[1])
+    with graph.inserting_before(found.result):
+        operands = four_dimensional(graph, like, q, kt, found.result.args[1])
         out = library_call(graph, like, *operands, scale, causal, True)
         results = [_item(graph, like, out, k) for k in (0, 1, 6, 7)]
-        flat = _flat(graph, like, results[0], f.result)
-    grad_at = max((f.grad, flat), key={node: k for k, node in enumerate(graph.nodes)}.__getitem__)
+        flat = _flat(graph, like, results[0], found.result)
+    grad_at = max((found.grad, flat), key={node: k for k, node in enumerate(graph.nodes)}.__getitem__)
     with graph.inserting_after(grad_at):
-        anchor = graph.call_function(aten.alias.default, (f.grad,))
+        anchor = graph.call_function(aten.alias.default, (found.grad,))
     with graph.inserting_before(anchor):
         grad = call_like(
             graph,
-            f.gradient,
+            found.gradient,
             aten.view.default,
             (
-                call_like(graph, f.gradient, aten.clone.default, f.grad, memory_format=torch.contiguous_format)
-                if f.grad.meta["val"].stride[-1] != 1
-                else f.grad
+                call_like(graph, found.gradient, aten.clone.default, found.grad, memory_format=torch.contiguous_format)
+                if found.grad.meta["val"].stride[-1] != 1
+                else found.grad
             ),
             list(results[0].meta["val"].shape),
         )
@@ -191,7 +191,7 @@ def _replace(
         if out.target is aten._scaled_dot_product_cudnn_attention.default:
             back = call_like(
                 graph,
-                f.gradient,
+                found.gradient,
                 aten._scaled_dot_product_cudnn_attention_backward.default,
                 grad,
                 *operands,
@@ -211,7 +211,7 @@ def _replace(
         else:
             back = call_like(
                 graph,
-                f.gradient,
+                found.gradient,
                 aten._scaled_dot_product_flash_attention_backward.default,
                 grad,
                 *operands,
@@ -228,13 +228,13 @@ def _replace(
                 scale=scale,
             )
         for i, (old, turned) in enumerate(((dq, False), (dk, dk.args[1] is not q), (dv, False))):
-            made = _item(graph, f.gradient, back, i)
-            new = _flat(graph, f.gradient, made, old, turned)
+            made = _item(graph, found.gradient, back, i)
+            new = _flat(graph, found.gradient, made, old, turned)
             if new.args[0] is made and _seen_as_views(aten_graph, old):
                 old.replace_all_uses_with(made, is_output)  # (of the same elements in the same order)
             old.replace_all_uses_with(new)
     graph.erase_node(anchor)
-    f.result.replace_all_uses_with(flat)
+    found.result.replace_all_uses_with(flat)
 
 
 def _seen_as_views(aten_graph: AtenGraph, node: Node) -> bool:

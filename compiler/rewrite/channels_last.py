@@ -208,17 +208,17 @@ def _groups(node: Node) -> Any:
 def _is_2d(node: Node) -> bool:
     """A convolution over images whose layout may be chosen."""
     at = 2 if node.target is aten.convolution_backward.default else 1
-    w = node.args[at]
+    weight = node.args[at]
     transposed = node.args[-4 if at == 2 else 6]
-    if not isinstance(w, Node) or len(w.meta["val"].shape) != 4:
+    if not isinstance(weight, Node) or len(weight.meta["val"].shape) != 4:
         return False
     if _on_cpu(node):
         meta = node.args[at - 1].meta["val"]
         return (
             len(meta.shape) == 4
-            and meta.dtype is w.meta["val"].dtype
+            and meta.dtype is weight.meta["val"].dtype
             and meta.dtype in _FLOATS[1:]
-            and all(type(size) is int for size in w.meta["val"].shape)
+            and all(type(size) is int for size in weight.meta["val"].shape)
             and torch.backends.mkldnn.is_available()
             and torch.backends.mkldnn.enabled
         )
@@ -233,18 +233,18 @@ def _is_product(node: Node) -> bool:
     """One tap, and every pixel: a matrix product, which is as fast in either layout."""
     at = 2 if node.target is aten.convolution_backward.default else 1
     stride = node.args[at + 2]
-    return all(s == 1 for s in (*node.args[at].meta["val"].shape[2:], *stride))
+    return all(size == 1 for size in (*node.args[at].meta["val"].shape[2:], *stride))
 
 
 def _weighs_more(node: Node) -> bool:
     """Whether a convolution on a CPU reads a weight beside which its images are small. It is in plain order: oneDNN
     takes weights in an order of its own, and makes that of the plain one or of a turned one.
     """
-    x, w = (node.args[i].meta["val"] for i in (0, 1))
+    x, weight = (node.args[i].meta["val"] for i in (0, 1))
     sizes = (*x.shape, *node.meta["val"].shape)
-    if not _many_taps(w) or not all(type(size) is int for size in sizes):
+    if not _many_taps(weight) or not all(type(size) is int for size in sizes):
         return False
-    return math.prod(w.shape) >= MUCH_WEIGHT * (math.prod(x.shape) + math.prod(node.meta["val"].shape))
+    return math.prod(weight.shape) >= MUCH_WEIGHT * (math.prod(x.shape) + math.prod(node.meta["val"].shape))
 
 
 def _follows(node: Node, it: _Turning) -> bool:
@@ -270,13 +270,13 @@ def _seen(nodes: list[Node]) -> set[Node]:
     return {x for node in nodes if is_output(node) or node.target in _BY_STRIDES for x in node.all_input_nodes}
 
 
-def _four(m: Any) -> bool:
+def _four(meta: Any) -> bool:
     return (
-        isinstance(m, TensorMeta)
-        and len(m.shape) == 4
-        and m.dtype in (*_FLOATS, torch.bool, torch.int64)
-        and m.device.type in ("cuda", "cpu")
-        and tuple(m.stride) == tuple(contiguous_strides(m.shape))
+        isinstance(meta, TensorMeta)
+        and len(meta.shape) == 4
+        and meta.dtype in (*_FLOATS, torch.bool, torch.int64)
+        and meta.device.type in ("cuda", "cpu")
+        and tuple(meta.stride) == tuple(contiguous_strides(meta.shape))
     )
 
 
@@ -321,11 +321,11 @@ def _turn_weight(node: Node, it: _Turning) -> None:
     """A weight that lies in another order is turned once, by a kernel of ours, for the forward and the backward
     convolution alike: the library would do so in each call, element by element."""
     at = 2 if node.target is aten.convolution_backward.default else 1
-    w = node.args[at]
-    if not _many_taps(w.meta["val"]) or _on_cpu(node) and not is_input(w):
+    weight = node.args[at]
+    if not _many_taps(weight.meta["val"]) or _on_cpu(node) and not is_input(weight):
         return
-    first = next(x for x in it.nodes if not is_input(x)) if is_input(w) else node
-    node.update_arg(at, _turned_copy(w, first, node, it, it.weights))
+    first = next(x for x in it.nodes if not is_input(x)) if is_input(weight) else node
+    node.update_arg(at, _turned_copy(weight, first, node, it, it.weights))
 
 
 def _turn_images(node: Node, it: _Turning) -> None:
@@ -366,13 +366,13 @@ def _turn_gradient(aten_graph: AtenGraph, node: Node, fixed: set[Node]) -> set[N
     return gone
 
 
-def _many_taps(m: Any) -> bool:
+def _many_taps(meta: Any) -> bool:
     return (
-        _four(m)
-        and m.dtype in _FLOATS
-        and all(type(size) is int for size in m.shape)
-        and m.shape[2] * m.shape[3] > 1
-        and m.shape[1] > 1
+        _four(meta)
+        and meta.dtype in _FLOATS
+        and all(type(size) is int for size in meta.shape)
+        and meta.shape[2] * meta.shape[3] > 1
+        and meta.shape[1] > 1
     )
 
 
@@ -384,4 +384,6 @@ def _relay(node: Node, items: Any, fixed: set[Node]) -> None:
             node.meta["val"] = _turned(val)
         return
     leave = {item.args[1] for item in items if item.target is operator.getitem and item in fixed}
-    node.meta["val"] = type(val)(_turned(m) if _four(m) and k not in leave else m for k, m in enumerate(val))
+    node.meta["val"] = type(val)(
+        _turned(meta) if _four(meta) and k not in leave else meta for k, meta in enumerate(val)
+    )

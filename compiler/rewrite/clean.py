@@ -208,7 +208,7 @@ def view_chains(aten_graph: AtenGraph) -> None:
             if views_meta.view_strides(meta.shape, meta.stride, node.meta["val"].shape) is not None:
                 node.args = (x.args[0], node.args[1])
         elif node.target is aten.permute.default:
-            order = [x.args[1][d] for d in node.args[1]]
+            order = [x.args[1][dim] for dim in node.args[1]]
             node.args = (x.args[0], order)
     for node in list(aten_graph.graph.nodes):
         if (

@@ -43,11 +43,11 @@ def _taken_apart(result: Any) -> bool:
 
 
 def _add_beside(aten_graph: AtenGraph, node: Node) -> None:
-    x, w, bias, *rest = node.args
+    x, weight, bias, *rest = node.args
     if bias.meta["val"].dtype is not node.meta["val"].dtype:
         return
     with aten_graph.graph.inserting_before(node):
-        plain = aten_graph.graph.call_function(aten.convolution.default, (x, w, None, *rest))
+        plain = aten_graph.graph.call_function(aten.convolution.default, (x, weight, None, *rest))
         plain.meta = dict(node.meta)
         column = call_like(
             aten_graph.graph, node, aten.view.default, bias, [-1] + [1] * (len(node.meta["val"].shape) - 2)

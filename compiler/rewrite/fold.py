@@ -55,17 +55,17 @@ def _numbers(aten_graph: AtenGraph) -> None:
 def _becomes_fill(aten_graph: AtenGraph, node: Node, shape: Any, number: Any, val: Any) -> Node:
     """A node's place is taken by a tensor of one number, under its name."""
     with aten_graph.graph.inserting_before(node):
-        m = aten_graph.graph.create_node(
+        made = aten_graph.graph.create_node(
             "call_function",
             aten.full.default,
             (list(shape), number),
             {"dtype": val.dtype, "device": val.device},
             name=node.name,
         )
-    m.meta.update(node.meta)
-    node.replace_all_uses_with(m)
+    made.meta.update(node.meta)
+    node.replace_all_uses_with(made)
     aten_graph.graph.erase_node(node)
-    return m
+    return made
 
 
 def _fold_fills(aten_graph: AtenGraph) -> None:
@@ -76,8 +76,8 @@ def _fold_fills(aten_graph: AtenGraph) -> None:
         val = node.meta.get("val")
         if not isinstance(val, TensorMeta):
             continue
-        v = number_of(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
-        if v is None:
+        value = number_of(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
+        if value is None:
             continue
         if (number := _number_on_cpu(node, val)) is not None:
             _becomes_fill(aten_graph, node, [], number, val)
@@ -92,9 +92,9 @@ def _fold_fills(aten_graph: AtenGraph) -> None:
             aten.unsqueeze.default,
             aten.clone.default,
         ):
-            new = v
+            new = value
         elif node.target is aten._to_copy.default and "device" not in node.kwargs:
-            new = torch.tensor(v, dtype=node.args[0].meta["val"].dtype).to(val.dtype).item()
+            new = torch.tensor(value, dtype=node.args[0].meta["val"].dtype).to(val.dtype).item()
         else:
             continue
         source = node.args[0].meta["val"]
@@ -144,19 +144,19 @@ def _fold_constants(aten_graph: AtenGraph) -> None:
             continue
         try:
             with torch.no_grad():
-                r = _run(n, known)
+                result = _run(n, known)
         except (RuntimeError, TypeError):  # the kernel refuses: it will say so when the graph runs
             continue
-        if tuple(r.shape) != val.shape or r.dtype != val.dtype:
+        if tuple(result.shape) != val.shape or result.dtype != val.dtype:
             continue
         name = f"folded{len(aten_graph.constants)}_{n.name}"
         with aten_graph.graph.inserting_before(n):
-            m = aten_graph.graph.create_node("get_attr", name, (), {}, name=name)
-        m.meta.update(n.meta)
-        m.meta["val"] = TensorMeta(val.shape, tuple(r.stride()), val.dtype, val.device)
-        aten_graph.constants[name] = r
-        known[m] = r
-        n.replace_all_uses_with(m)
+            made = aten_graph.graph.create_node("get_attr", name, (), {}, name=name)
+        made.meta.update(n.meta)
+        made.meta["val"] = TensorMeta(val.shape, tuple(result.stride()), val.dtype, val.device)
+        aten_graph.constants[name] = result
+        known[made] = result
+        n.replace_all_uses_with(made)
         aten_graph.graph.erase_node(n)
 
 

@@ -23,7 +23,9 @@ def sums_of_parts(aten_graph: AtenGraph) -> None:
     """add(select_scatter(0, x, d, i), select_scatter(0, y, d, j)) is a concatenation (slice_scatter likewise); add(x,
     embedding_dense_backward) is x with the rows added."""
     for node in reversed(list(aten_graph.graph.nodes)):
-        if _is_sum(node) and not (len(node.users) == 1 and _is_sum(u := next(iter(node.users))) and _alike(u, node)):
+        if _is_sum(node) and not (
+            len(node.users) == 1 and _is_sum(user := next(iter(node.users))) and _alike(user, node)
+        ):
             _join_parts(aten_graph, node)
     for node in list(aten_graph.graph.nodes):
         if _is_sum(node):
@@ -95,7 +97,7 @@ def _join_parts(aten_graph: AtenGraph, node: Node) -> None:
     with aten_graph.graph.inserting_before(node):
 
         def zeros(size: int) -> Node:
-            shape = [size if d == dim else s for d, s in enumerate(node.meta["val"].shape)]
+            shape = [size if axis == dim else s for axis, s in enumerate(node.meta["val"].shape)]
             return filled(aten_graph.graph, node, shape, 0, node.meta["val"])
 
         for x in order:

@@ -135,8 +135,12 @@ def _made_of_constants(aten_graph: AtenGraph, mask: Node) -> list[Node] | None:
         n = stack.pop()
         if n in found:
             continue
-        m = n.meta.get("val")
-        if len(found) >= MOST_NODES or not isinstance(m, TensorMeta) or not all(type(size) is int for size in m.shape):
+        meta = n.meta.get("val")
+        if (
+            len(found) >= MOST_NODES
+            or not isinstance(meta, TensorMeta)
+            or not all(type(size) is int for size in meta.shape)
+        ):
             return None
         if is_constant(n):
             if n.target not in aten_graph.constants or n.target.startswith("kept"):
@@ -146,7 +150,7 @@ def _made_of_constants(aten_graph: AtenGraph, mask: Node) -> list[Node] | None:
         ):
             return None
         count = 1
-        for size in m.shape:
+        for size in meta.shape:
             count *= size
         total += count
         if total > 8 * LIMIT or count > LIMIT:

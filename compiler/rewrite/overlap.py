@@ -58,12 +58,15 @@ def _move(nodes: list[Node], before: Node) -> None:
 def _behind(graph: torch.fx.Graph, reductions: list[Node]) -> None:
     output = graph.output_node()
     made = {reduction: _made_of(reduction) for reduction in reductions}
-    followed = {reduction: next((n for n in reductions if n in made[reduction]), None) for reduction in reductions}
+    followed = {
+        reduction: next((reduction_made for reduction_made in reductions if reduction_made in made[reduction]), None)
+        for reduction in reductions
+    }
     heads = [reduction for reduction in reductions if reduction not in followed.values()]
     for i, head in enumerate(heads):
         second = followed[head]
         last = made[second] if second is not None else []
-        stages = [[n for n in made[head] if n not in last], last]
+        stages = [[reduction_made for reduction_made in made[head] if reduction_made not in last], last]
         for stage, until in zip(stages, [*heads[i + 1 : i + 3], output, output]):
             _move_back(graph, stage, until)
 

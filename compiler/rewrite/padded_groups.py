@@ -32,33 +32,33 @@ def padded_groups(aten_graph: AtenGraph) -> None:
         if node.target not in (aten.convolution.default, aten.convolution_backward.default):
             continue
         backward = node.target is aten.convolution_backward.default
-        x, w = node.args[backward : backward + 2]
+        x, weight = node.args[backward : backward + 2]
         biased = node.args[-1][2] if backward else node.args[2] is not None
         groups = node.args[-2 if backward else -1]
         transposed = node.args[-4 if backward else 6]
-        widths = _widths(x, w, groups)
+        widths = _widths(x, weight, groups)
         if widths is None or transposed or biased:
             continue
         (cin, wide_in), (cout, wide_out) = widths
         with aten_graph.graph.inserting_before(node):
             if x not in images:
                 images[x] = _pad_image(aten_graph, node, x, groups, cin, wide_in)
-            if w not in weights:
-                weights[w] = _pad_weight(aten_graph, node, w, groups, (cout, wide_out), (cin, wide_in))
+            if weight not in weights:
+                weights[weight] = _pad_weight(aten_graph, node, weight, groups, (cout, wide_out), (cin, wide_in))
             if backward:
                 gradient = node.args[0]
                 if gradient not in images:
                     images[gradient] = _pad_image(aten_graph, node, gradient, groups, cout, wide_out)
-                _backward(aten_graph, node, images[gradient], images[x], weights[w], groups, widths)
+                _backward(aten_graph, node, images[gradient], images[x], weights[weight], groups, widths)
                 continue
-            wide = call_like(aten_graph.graph, node, node.target, images[x], weights[w], *node.args[2:])
+            wide = call_like(aten_graph.graph, node, node.target, images[x], weights[weight], *node.args[2:])
             _lay_last(wide)
             out = _narrow_image(aten_graph, node, wide, groups, cout, node.meta["val"])
         node.replace_all_uses_with(out)
         aten_graph.graph.erase_node(node)
 
 
-def _widths(x: Node, w: Any, groups: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
+def _widths(x: Node, weight: Any, groups: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """(channels of a group, channels with padding) of image and result, where padding is worth it."""
     meta = x.meta["val"]
     if (
@@ -68,12 +68,15 @@ def _widths(x: Node, w: Any, groups: Any) -> tuple[tuple[int, int], tuple[int, i
         or not meta.on_gpu
         or meta.dtype not in DTYPES
         or tuple(meta.stride) != tuple(channels_last_strides(meta.shape))
-        or not all(type(size) is int for size in w.meta["val"].shape)
+        or not all(type(size) is int for size in weight.meta["val"].shape)
     ):
         return None
-    out, cin = w.meta["val"].shape[:2]
-    found = tuple((c, 1 << (c - 1).bit_length() if c >= LEAST else c) for c in (cin, out // groups))
-    return found if any(c != wide for c, wide in found) else None
+    out, cin = weight.meta["val"].shape[:2]
+    found = tuple(
+        (channels, 1 << (channels - 1).bit_length() if channels >= LEAST else channels)
+        for channels in (cin, out // groups)
+    )
+    return found if any(channels != wide for channels, wide in found) else None
 
 
 def _backward(
@@ -81,15 +84,15 @@ def _backward(
     node: Node,
     gradient: Node,
     x: Node,
-    w: Node,
+    weight: Node,
     groups: int,
     widths: tuple[tuple[int, int], tuple[int, int]],
 ) -> None:
     (cin, _), (cout, _) = widths
-    wide = call_like(aten_graph.graph, node, node.target, gradient, x, w, *node.args[3:])
+    wide = call_like(aten_graph.graph, node, node.target, gradient, x, weight, *node.args[3:])
     wide.meta["val"] = tuple(
         meta and TensorMeta(like.shape, channels_last_strides(like.shape), meta.dtype, meta.device)
-        for meta, like in zip(node.meta["val"], (x.meta["val"], w.meta["val"], None))
+        for meta, like in zip(node.meta["val"], (x.meta["val"], weight.meta["val"], None))
     )
     for user in list(node.users):
         k = user.args[1]
@@ -136,11 +139,11 @@ def _narrow_image(aten_graph: AtenGraph, like: Node, x: Node, groups: int, chann
 
 # ---- weights: (groups * channels out, channels in, taps, taps)
 def _pad_weight(
-    aten_graph: AtenGraph, like: Node, w: Node, groups: int, out: tuple[int, int], inner: tuple[int, int]
+    aten_graph: AtenGraph, like: Node, weight: Node, groups: int, out: tuple[int, int], inner: tuple[int, int]
 ) -> Node:
     (cout, wide_out), (cin, wide_in) = out, inner
-    kh, kw = w.meta["val"].shape[2:]
-    parted = call_like(aten_graph.graph, like, aten.view.default, w, [groups, cout, cin, kh, kw])
+    kh, kw = weight.meta["val"].shape[2:]
+    parted = call_like(aten_graph.graph, like, aten.view.default, weight, [groups, cout, cin, kh, kw])
     by = [0, 0, 0, 0, 0, wide_in - cin, 0, wide_out - cout]
     padded = call_like(aten_graph.graph, like, aten.constant_pad_nd.default, parted, by, 0.0)
     each = wide_in * kh * kw
@@ -148,9 +151,9 @@ def _pad_weight(
     return call_like(aten_graph.graph, like, aten.view.default, padded, [groups * wide_out, wide_in, kh, kw])
 
 
-def _narrow_weight(aten_graph: AtenGraph, like: Node, w: Node, groups: int, cout: int, cin: int) -> Node:
-    wide_out, wide_in, kh, kw = w.meta["val"].shape
-    parted = call_like(aten_graph.graph, like, aten.view.default, w, [groups, wide_out // groups, wide_in, kh, kw])
+def _narrow_weight(aten_graph: AtenGraph, like: Node, weight: Node, groups: int, cout: int, cin: int) -> Node:
+    wide_out, wide_in, kh, kw = weight.meta["val"].shape
+    parted = call_like(aten_graph.graph, like, aten.view.default, weight, [groups, wide_out // groups, wide_in, kh, kw])
     cut = call_like(aten_graph.graph, like, aten.slice.Tensor, parted, 1, 0, cout, 1)
     cut = call_like(aten_graph.graph, like, aten.slice.Tensor, cut, 2, 0, cin, 1)
     dense = call_like(aten_graph.graph, like, aten.clone.default, cut, memory_format=torch.contiguous_format)

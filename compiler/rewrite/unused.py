@@ -53,13 +53,13 @@ def _work(node: Any, hints: dict[str, int]) -> int:
 
 def _numel(val: Any, hints: dict[str, int]) -> int:
     if isinstance(val, (tuple, list)):
-        return sum(_numel(v, hints) for v in val)
+        return sum(_numel(part, hints) for part in val)
     if not isinstance(val, TensorMeta):
         return 0
-    n = 1
+    count = 1
     for size in val.shape:
-        n *= _size(size, hints)
-    return n
+        count *= _size(size, hints)
+    return count
 
 
 def _size(size: Any, hints: dict[str, int]) -> int:

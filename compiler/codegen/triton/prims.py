@@ -244,20 +244,20 @@ Written = Callable[[TType, list[Operand], list[str], Need], str]
 
 def _function(op: str, ttype: TType, args: list[Operand], need: Need) -> str:
     a = args[0]
-    m = [materialised(arg) for arg in args]
+    texts = [materialised(arg) for arg in args]
     if (
         op in ("bitwise_left_shift", "bitwise_right_shift")
         and args[1].is_literal
         and args[1].text.isdigit()
         and int(args[1].text) < 8 * ttype.size
     ):
-        return f"({m[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({ttype.held})"
+        return f"({texts[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({ttype.held})"
     if not ttype.is_float and not (op in ("fmod",) and a.t.is_float):
-        return _int_function(op, ttype, m, need)
+        return _int_function(op, ttype, texts, need)
     if op in _ON_FLOATS:
-        return _ON_FLOATS[op](ttype, args, m, need)
+        return _ON_FLOATS[op](ttype, args, texts, need)
     if PRIMS[op].libm:
-        return f"libdevice.{op}({', '.join(m)})"
+        return f"libdevice.{op}({', '.join(texts)})"
     raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {ttype.held}")
 
 
@@ -268,26 +268,28 @@ def _one(ttype: TType) -> Operand:
 def _extreme(op: str, helper: str) -> Written:
     """The larger, or the smaller, of two; NaN where either is."""
 
-    def written(ttype: TType, args: list[Operand], m: list[str], need: Need) -> str:
+    def written(ttype: TType, args: list[Operand], texts: list[str], need: Need) -> str:
         if ttype.held == "tl.float32":
-            return f"tl.{op}({m[0]}, {m[1]}, propagate_nan=tl.PropagateNan.ALL)"
+            return f"tl.{op}({texts[0]}, {texts[1]}, propagate_nan=tl.PropagateNan.ALL)"
         need(helper)
-        return f"{helper}({m[0]}, {m[1]})"
+        return f"{helper}({texts[0]}, {texts[1]})"
 
     return written
 
 
 def _by_helper(name: str) -> Written:
-    def written(ttype: TType, args: list[Operand], m: list[str], need: Need) -> str:
+    def written(ttype: TType, args: list[Operand], texts: list[str], need: Need) -> str:
         need(name)
-        return f"{name}({', '.join(m)})"
+        return f"{name}({', '.join(texts)})"
 
     return written
 
 
 def _number(sign: str) -> Written:
     """The larger (`>`), or the smaller, of two; the number where one is NaN."""
-    return lambda t, args, m, need: f"tl.where(({m[0]} {sign} {m[1]}) | ({m[1]} != {m[1]}), {m[0]}, {m[1]})"
+    return lambda ttype, args, texts, need: (
+        f"tl.where(({texts[0]} {sign} {texts[1]}) | ({texts[1]} != {texts[1]}), {texts[0]}, {texts[1]})"
+    )
 
 
 # primitive on floating-point numbers -> its text, of the result's type, the operands, their texts
@@ -313,9 +315,9 @@ _ON_FLOATS: dict[str, Written] = {
 }
 
 
-def _power(a: Operand, b: Operand, ttype: TType, m: list[str]) -> str:
+def _power(a: Operand, b: Operand, ttype: TType, texts: list[str]) -> str:
     """Powers that eager computes without pow()."""
-    x = m[0]
+    x = texts[0]
     known = {"2.0": f"{x} * {x}", "3.0": f"{x} * {x} * {x}", "1.0": x}
     if b.is_literal and b.text in known:
         return known[b.text]
@@ -326,7 +328,7 @@ def _power(a: Operand, b: Operand, ttype: TType, m: list[str]) -> str:
         return _float_div(one, Operand(f"({x} * {x})", ttype))
     if b.is_literal and b.text in ("0.5", "-0.5"):
         return _function("sqrt" if b.text == "0.5" else "rsqrt", ttype, [a], lambda n: None)
-    return f"libdevice.pow({m[0]}, {m[1]})"
+    return f"libdevice.pow({texts[0]}, {texts[1]})"
 
 
 # of integers; {t} their type, {bits} its bits, {last} the last of these
@@ -346,13 +348,13 @@ _INT_TEXTS = {
 _UNSIGNED_TEXTS = {"abs": "{0}", "div_floor": "{0} // {1}", "remainder": "{0} % {1}"}  # where that is another
 
 
-def _int_function(op: str, ttype: TType, m: list[str], need: Need) -> str:
+def _int_function(op: str, ttype: TType, texts: list[str], need: Need) -> str:
     text = _INT_TEXTS.get(op) if ttype.kind == "int" else _UNSIGNED_TEXTS.get(op, _INT_TEXTS.get(op))
     if text is None:
         raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {ttype.held}")
     if text.startswith("_int_"):
         need(text.partition("(")[0])
-    return text.format(*m, t=ttype.held, bits=8 * ttype.size, last=8 * ttype.size - 1)
+    return text.format(*texts, t=ttype.held, bits=8 * ttype.size, last=8 * ttype.size - 1)
 
 
 def rounded(text: str, to: TType) -> str:

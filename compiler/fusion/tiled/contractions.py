@@ -240,7 +240,8 @@ def _read_where_drawn(finder: Finder, found: Match, value: Value) -> Value:
             as_expr(a.size) for a in (*found.batch, *found.rows, found.keys)
         ]:
             mapping = dict(zip(axes, (axis.symbol for axis in (*found.batch, *found.rows, found.keys))))
-            same = Rewriter(on_index=lambda expr, mapping=mapping: tidy(expr.subs(mapping), ranges))(nest.value)  # type: ignore[misc]
+            renamed = lambda expr, mapping=mapping: tidy(expr.subs(mapping), ranges)  # type: ignore[misc]  # noqa: E731
+            same = Rewriter(on_index=renamed)(nest.value)
             known |= {
                 condition.id: load(nest.buffer, tidy(nest.index.subs(mapping), ranges))
                 for condition in conditions

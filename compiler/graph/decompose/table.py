@@ -49,10 +49,12 @@ def decomposition(*ops: Any) -> Callable[[Callable], Callable]:
     def put(fn: Callable) -> Callable:
         for op in ops:
             if isinstance(op, torch._ops.OpOverloadPacket):
-                for o in op.overloads():
-                    v = getattr(op, o)
-                    if not any(arg.alias_info is not None and arg.alias_info.is_write for arg in v._schema.arguments):
-                        TABLE[v] = fn
+                for name in op.overloads():
+                    overload = getattr(op, name)
+                    if not any(
+                        arg.alias_info is not None and arg.alias_info.is_write for arg in overload._schema.arguments
+                    ):
+                        TABLE[overload] = fn
             else:
                 TABLE[op] = fn
         return fn
@@ -79,11 +81,11 @@ class Builder:
         return node
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        f = TABLE.get(op)
-        if f is not None:
-            r = f(self, *args, **kwargs)
-            if r is not NotImplemented:
-                return r
+        function = TABLE.get(op)
+        if function is not None:
+            result = function(self, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
         node = self.emit(op, *args, **kwargs)
         val = node.meta["val"]
         if isinstance(val, (tuple, list)):
@@ -197,19 +199,21 @@ def decompose(aten_graph: AtenGraph) -> AtenGraph:
         if x.__class__ is Node:
             return new[x]
         if isinstance(x, (list, tuple)):
-            return type(x)(arg(y) for y in x) if type(x) in (list, tuple) else [arg(y) for y in x]
+            return type(x)(arg(item) for item in x) if type(x) in (list, tuple) else [arg(item) for item in x]
         return x
 
     try:
         for node in aten_graph.graph.nodes:
             if is_output(node):
-                out = graph.create_node("output", "output", (tuple(new[r] for r in node.args[0]),), {}, name="output")
+                out = graph.create_node(
+                    "output", "output", (tuple(new[result] for result in node.args[0]),), {}, name="output"
+                )
                 out.meta.update(node.meta)
                 continue
             if not is_call(node):
-                m = graph.create_node(node.op, node.target, node.args, node.kwargs, name=node.name)
-                m.meta.update(node.meta)
-                new[node] = m
+                made = graph.create_node(node.op, node.target, node.args, node.kwargs, name=node.name)
+                made.meta.update(node.meta)
+                new[node] = made
                 continue
             if node.target is operator.getitem and not isinstance(new[node.args[0]], Node):
                 new[node] = new[node.args[0]][node.args[1]]
@@ -217,31 +221,31 @@ def decompose(aten_graph: AtenGraph) -> AtenGraph:
             builder.where_meta = {key: value for key, value in node.meta.items() if key != "val"}
             args = tuple([arg(x) for x in node.args])
             kwargs = {name: arg(value) for name, value in node.kwargs.items()} if node.kwargs else {}
-            f = TABLE.get(node.target)
-            r = _taken_apart(f, builder, args, kwargs) if f is not None else NotImplemented
-            if r is NotImplemented:
-                r = builder.emit(node.target, *args, val=node.meta["val"], **kwargs)
-            elif isinstance(r, Node):
-                r = _keep_layout(r, node.meta["val"], node)
-            new[node] = r
+            function = TABLE.get(node.target)
+            result = _taken_apart(function, builder, args, kwargs) if function is not None else NotImplemented
+            if result is NotImplemented:
+                result = builder.emit(node.target, *args, val=node.meta["val"], **kwargs)
+            elif isinstance(result, Node):
+                result = _keep_layout(result, node.meta["val"], node)
+            new[node] = result
     finally:
         state.env = outer
     _lay_out_results(aten_graph, graph, builder)
     return replace(aten_graph, graph=graph)
 
 
-def _taken_apart(f: Any, builder: Builder, args: tuple, kwargs: dict) -> Any:
+def _taken_apart(function: Any, builder: Builder, args: tuple, kwargs: dict) -> Any:
     """What the table's function gives. Where it has to know a number that is a size expression, that is fixed by a
     guard.
     """
     try:
-        return f(builder, *args, **kwargs)
+        return function(builder, *args, **kwargs)
     except TypeError:
         found = []
 
         def known(x: Any) -> Any:
             if isinstance(x, (list, tuple)):
-                return [known(y) for y in x]
+                return [known(item) for item in x]
             if not isinstance(x, Expr):
                 return x
             found.append(x)
@@ -250,17 +254,17 @@ def _taken_apart(f: Any, builder: Builder, args: tuple, kwargs: dict) -> Any:
         args, kwargs = tuple(map(known, args)), {name: known(value) for name, value in kwargs.items()}
         if not found:
             raise
-        return f(builder, *args, **kwargs)
+        return function(builder, *args, **kwargs)
 
 
-def _keep_layout(r: Node, val: TensorMeta, node: Node) -> Node:
+def _keep_layout(result: Node, val: TensorMeta, node: Node) -> Node:
     """The metadata that eager gives wins: strides of intermediate values decide what later operators do."""
-    got = r.meta["val"]
+    got = result.meta["val"]
     if got.dtype != val.dtype:
         raise AssertionError(f"decomposition of {node.target} gives {got.dtype}, not {val.dtype}")
-    if got.stride != val.stride and is_call(r) and not gives_views(r.target) and len(r.users) == 0:
-        r.meta["val"] = got.replace(stride=val.stride)
-    return r
+    if got.stride != val.stride and is_call(result) and not gives_views(result.target) and len(result.users) == 0:
+        result.meta["val"] = got.replace(stride=val.stride)
+    return result
 
 
 def _lay_out_results(aten_graph: AtenGraph, graph: torch.fx.Graph, builder: Builder) -> None:
@@ -268,7 +272,7 @@ def _lay_out_results(aten_graph: AtenGraph, graph: torch.fx.Graph, builder: Buil
     out = graph.output_node()
     want = {spec.value: spec.meta for spec in aten_graph.plan if spec.kind == "buffer"}
     old = aten_graph.results
-    mutated = {s for _, s in aten_graph.mutation_slots}
+    mutated = {slot for _, slot in aten_graph.mutation_slots}
     results = list(out.args[0])
     with graph.inserting_before(out):
         for i, result in enumerate(results):

@@ -140,7 +140,7 @@ def scatter(x: TensorMeta, dim: int, index: TensorMeta, src: Any = None, reduce:
     if any(is_zero(size) for size in index.shape):
         return _laid_out(x)
     _require(index.dtype in _INDEX_TYPES, "scatter(): Expected dtype int32/int64 for index")
-    own, at, given = (t.shape or (1,) for t in (x, index, src if tensor else index))
+    own, at, given = (tensor_meta.shape or (1,) for tensor_meta in (x, index, src if tensor else index))
     _require(len(own) == len(at), "Index tensor must have the same number of dimensions as self tensor")
     _require(len(at) == len(given), "Index tensor must have the same number of dimensions as src tensor")
     for d in range(len(at)):
@@ -382,14 +382,14 @@ def constant_pad_nd(x: TensorMeta, pad: Sequence[IntLike], value: Any = 0) -> Te
         )
     shape = list(x.shape)
     for i in range(len(pad) // 2):
-        d = x.ndim - 1 - i
-        shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
-        if less(shape[d], 0):
+        dim = x.ndim - 1 - i
+        shape[dim] = fold(shape[dim] + pad[2 * i] + pad[2 * i + 1])
+        if less(shape[dim], 0):
             raise RuntimeError(
-                f"The input size {x.shape[d]}, plus negative padding {pad[2 * i]} and {pad[2 * i + 1]}, "
+                f"The input size {x.shape[dim]}, plus negative padding {pad[2 * i]} and {pad[2 * i + 1]}, "
                 "resulted in a negative output size, which is invalid."
             )
-    if all(isinstance(p, int) and p <= 0 for p in pad):  # nothing is added: a copy of what is left
+    if all(isinstance(amount, int) and amount <= 0 for amount in pad):  # nothing is added: a copy of what is left
         return new(shape, x.dtype, x.device, preserve_strides(x.replace(shape=tuple(shape))))
     return new(shape, x.dtype, x.device, strides_for(shape, suggest_format(x)))
 
@@ -407,11 +407,13 @@ def _edge_pad(reflect: bool) -> Any:
         )
         shape = list(x.shape)
         for i in range(n):
-            d = x.ndim - 1 - i
-            for p in pad[2 * i : 2 * i + 2] if reflect else ():
-                _require(less(p, x.shape[d]), "Padding size should be less than the corresponding input dimension")
-            shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
-            _require(less(0, shape[d]), f"input (size {x.shape[d]}) is too small for padding {list(pad)}")
+            dim = x.ndim - 1 - i
+            for amount in pad[2 * i : 2 * i + 2] if reflect else ():
+                _require(
+                    less(amount, x.shape[dim]), "Padding size should be less than the corresponding input dimension"
+                )
+            shape[dim] = fold(shape[dim] + pad[2 * i] + pad[2 * i + 1])
+            _require(less(0, shape[dim]), f"input (size {x.shape[dim]}) is too small for padding {list(pad)}")
         fmt = torch.contiguous_format
         if n == 2 and x.ndim == 4 or n == 3 and x.device.type == "cpu":
             fmt = suggest_format(x)

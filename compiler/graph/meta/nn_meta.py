@@ -33,15 +33,15 @@ __all__: list[str] = []
 
 
 # ---- convolution
-def _spread(v: Sequence[IntLike] | IntLike, n: int) -> list[IntLike]:
-    v = [v] if isinstance(v, (int, E.Expr)) else list(v)
-    return v * n if len(v) == 1 else v
+def _spread(value: Sequence[IntLike] | IntLike, count: int) -> list[IntLike]:
+    value = [value] if isinstance(value, (int, E.Expr)) else list(value)
+    return value * count if len(value) == 1 else value
 
 
 @rule("convolution", "_convolution", "convolution_overrideable")
 def convolution(
     x: TensorMeta,
-    w: TensorMeta,
+    weight: TensorMeta,
     bias: TensorMeta | None,
     stride: Any,
     padding: Any,
@@ -51,27 +51,27 @@ def convolution(
     groups: int,
     *_: Any,
 ) -> TensorMeta:
-    n = w.ndim - 2
+    n = weight.ndim - 2
     if x.ndim == n + 1:
         raise RuntimeError(f"Expected {n + 2}D input to conv{n}d, but got input of size: {list(x.shape)}")
-    if x.ndim != w.ndim:
+    if x.ndim != weight.ndim:
         raise RuntimeError(
-            f"Expected {w.ndim - 1}D (unbatched) or {w.ndim}D (batched) input to conv{n}d, but got input of "
+            f"Expected {weight.ndim - 1}D (unbatched) or {weight.ndim}D (batched) input to conv{n}d, but got input of "
             f"size: {list(x.shape)}"
         )
-    if x.dtype != w.dtype:
-        raise RuntimeError(f"Input type ({x.dtype}) and weight type ({w.dtype}) should be the same")
+    if x.dtype != weight.dtype:
+        raise RuntimeError(f"Input type ({x.dtype}) and weight type ({weight.dtype}) should be the same")
     stride, padding, dilation = _spread(stride, n), _spread(padding, n), _spread(dilation, n)
-    want = w.shape[0] if transposed else fold(w.shape[1] * groups)
+    want = weight.shape[0] if transposed else fold(weight.shape[1] * groups)
     if not same(x.shape[1], want):
         raise RuntimeError(
-            f"Given groups={groups}, weight of size {list(w.shape)}, expected input{list(x.shape)} to have "
+            f"Given groups={groups}, weight of size {list(weight.shape)}, expected input{list(x.shape)} to have "
             f"{want} channels, but got {x.shape[1]} channels instead"
         )
-    out: list[IntLike] = [x.shape[0], fold(w.shape[1] * groups) if transposed else w.shape[0]]
+    out: list[IntLike] = [x.shape[0], fold(weight.shape[1] * groups) if transposed else weight.shape[0]]
     output_padding = _spread(output_padding, n)
     for i in range(n):
-        k, s = w.shape[i + 2], x.shape[i + 2]
+        k, s = weight.shape[i + 2], x.shape[i + 2]
         if transposed:
             size = (s - 1) * stride[i] - 2 * padding[i] + dilation[i] * (k - 1) + output_padding[i] + 1
         else:
@@ -84,18 +84,18 @@ def convolution(
             )
         out.append(size)
     fmt = torch.contiguous_format
-    for meta in (x, w):
-        f = suggest_format(meta)
-        if f is not torch.contiguous_format and meta.ndim == 4:
-            fmt = f
+    for meta in (x, weight):
+        wanted_format = suggest_format(meta)
+        if wanted_format is not torch.contiguous_format and meta.ndim == 4:
+            fmt = wanted_format
             break
-    if x.ndim == 5 and torch.channels_last_3d in (suggest_format(x), suggest_format(w)):
+    if x.ndim == 5 and torch.channels_last_3d in (suggest_format(x), suggest_format(weight)):
         fmt = torch.channels_last_3d
     if (
         x.ndim == 3
         and x.device.type == "cpu"
         and x.dtype is not torch.float64
-        and torch.channels_last in map(suggest_format, (_as_image(x), _as_image(w)))
+        and torch.channels_last in map(suggest_format, (_as_image(x), _as_image(weight)))
     ):
         n_, c_, _, l_ = channels_last_strides((*out[:2], 1, out[2]))
         return new(out, x.dtype, x.device, (n_, c_, l_))
@@ -119,7 +119,7 @@ def _as_image(meta: TensorMeta) -> TensorMeta:
 def convolution_backward(
     grad: TensorMeta,
     x: TensorMeta,
-    w: TensorMeta,
+    weight: TensorMeta,
     bias_sizes: Any,
     stride: Any,
     padding: Any,
@@ -130,14 +130,16 @@ def convolution_backward(
     mask: Sequence[bool],
 ) -> tuple:
     return (
-        new(x.shape, x.dtype, x.device, strides_for(x.shape, _conv_format(x, w))) if mask[0] else None,
-        new(w.shape, w.dtype, w.device, strides_for(w.shape, _conv_format(x, w))) if mask[1] else None,
+        new(x.shape, x.dtype, x.device, strides_for(x.shape, _conv_format(x, weight))) if mask[0] else None,
+        new(weight.shape, weight.dtype, weight.device, strides_for(weight.shape, _conv_format(x, weight)))
+        if mask[1]
+        else None,
         new((grad.shape[1],), grad.dtype, grad.device) if mask[2] else None,
     )
 
 
-def _conv_format(x: TensorMeta, w: TensorMeta) -> torch.memory_format:
-    for meta in (x, w):
+def _conv_format(x: TensorMeta, weight: TensorMeta) -> torch.memory_format:
+    for meta in (x, weight):
         if meta.ndim == 4 and suggest_format(meta) is torch.channels_last:
             return torch.channels_last
     return torch.contiguous_format
@@ -271,9 +273,11 @@ def native_layer_norm(
             f"Given normalized_shape={list(normalized_shape)}, expected input with shape [*, "
             f"{', '.join(map(str, normalized_shape))}], but got input of size{list(x.shape)}"
         )
-    for p in (weight, bias):
-        if p is not None and not (p.ndim == ndim and all(map(same, p.shape, normalized_shape))):
-            raise RuntimeError(f"Expected weight and bias of shape {list(normalized_shape)}, but got {list(p.shape)}")
+    for parameter in (weight, bias):
+        if parameter is not None and not (parameter.ndim == ndim and all(map(same, parameter.shape, normalized_shape))):
+            raise RuntimeError(
+                f"Expected weight and bias of shape {list(normalized_shape)}, but got {list(parameter.shape)}"
+            )
     stat = (*x.shape[: x.ndim - ndim], *[1] * ndim)
     dt = _stat_dtype(x, weight)
     out_stride = contiguous_strides(x.shape) if x.device.type == "cpu" else preserve_strides(x)
@@ -303,21 +307,21 @@ def fused_rms_norm(x: TensorMeta, normalized_shape: Sequence[IntLike], weight: A
 
 @rule("_fused_rms_norm_backward")
 def fused_rms_norm_backward(
-    grad: TensorMeta, x: TensorMeta, shape: Any, rstd: TensorMeta, w: TensorMeta | None, mask: Sequence[bool]
+    grad: TensorMeta, x: TensorMeta, shape: Any, rstd: TensorMeta, weight: TensorMeta | None, mask: Sequence[bool]
 ) -> tuple:
     return (
         new(x.shape, x.dtype, x.device) if mask[0] else None,
-        new(w.shape, w.dtype, w.device) if mask[1] and w is not None else None,
+        new(weight.shape, weight.dtype, weight.device) if mask[1] and weight is not None else None,
     )
 
 
 @rule("native_layer_norm_backward")
 def native_layer_norm_backward(
-    grad: TensorMeta, x: TensorMeta, shape: Any, mean: Any, rstd: Any, w: Any, b: Any, mask: Sequence[bool]
+    grad: TensorMeta, x: TensorMeta, shape: Any, mean: Any, rstd: Any, weight: Any, b: Any, mask: Sequence[bool]
 ) -> tuple:
     return (
         new(x.shape, x.dtype, x.device) if mask[0] else None,
-        new(w.shape, w.dtype, w.device) if mask[1] and w is not None else None,
+        new(weight.shape, weight.dtype, weight.device) if mask[1] and weight is not None else None,
         new(b.shape, b.dtype, b.device) if mask[2] and b is not None else None,
     )
 
@@ -342,7 +346,7 @@ def native_group_norm_backward(
     x: TensorMeta,
     mean: Any,
     rstd: Any,
-    w: Any,
+    weight: Any,
     n: Any,
     c: IntLike,
     hxw: Any,
@@ -365,8 +369,8 @@ def _batch_norm_out(x: TensorMeta, *parameters: TensorMeta | None) -> TensorMeta
 
 def _bn_stats(x: TensorMeta, weight: Any, training: bool) -> tuple[TensorMeta, TensorMeta]:
     dt = _stat_dtype(x, weight)
-    n: IntLike = x.shape[1] if training else 0
-    return new((n,), dt, x.device), new((n,), dt, x.device)
+    channels: IntLike = x.shape[1] if training else 0
+    return new((channels,), dt, x.device), new((channels,), dt, x.device)
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit")
@@ -403,7 +407,7 @@ def batch_norm_with_reserve(*_: Any) -> Any:
 def native_batch_norm_backward(
     grad: TensorMeta,
     x: TensorMeta,
-    w: Any,
+    weight: Any,
     rm: Any,
     rv: Any,
     sm: Any,
@@ -412,12 +416,12 @@ def native_batch_norm_backward(
     eps: float,
     mask: Sequence[bool],
 ) -> tuple:
-    c = x.shape[1]
-    dt = w.dtype if w is not None else x.dtype
+    channels = x.shape[1]
+    dt = weight.dtype if weight is not None else x.dtype
     return (
         _batch_norm_out(x) if mask[0] else None,
-        new((c,), dt, x.device) if mask[1] else None,
-        new((c,), dt, x.device) if mask[2] else None,
+        new((channels,), dt, x.device) if mask[1] else None,
+        new((channels,), dt, x.device) if mask[2] else None,
     )
 
 
@@ -481,8 +485,8 @@ def nll_loss_backward(
 ) -> TensorMeta:
     if isinstance(target, TensorMeta) and x.ndim > 1:  # (sizes that are equal are one symbol from here on)
         rows = (x.shape[0], *x.shape[2:])
-        for t in (target, grad) if reduction == 0 else (target,):
-            for row, size in zip(rows, t.shape):
+        for given in (target, grad) if reduction == 0 else (target,):
+            for row, size in zip(rows, given.shape):
                 same(row, size)
     return new(x.shape, x.dtype, x.device)
 
@@ -490,27 +494,27 @@ def nll_loss_backward(
 # ---- activations with shapes of their own
 @rule("glu")
 def glu(x: TensorMeta, dim: int = -1) -> TensorMeta:
-    (d,) = norm_dims(dim, x.ndim)
-    half = fold(x.shape[d] // 2)
-    if not same(fold(half * 2), x.shape[d]):
-        raise RuntimeError(f"Halving dimension must be even, but dimension {d} is size {x.shape[d]}")
-    shape = (*x.shape[:d], half, *x.shape[d + 1 :])
+    (halved,) = norm_dims(dim, x.ndim)
+    half = fold(x.shape[halved] // 2)
+    if not same(fold(half * 2), x.shape[halved]):
+        raise RuntimeError(f"Halving dimension must be even, but dimension {halved} is size {x.shape[halved]}")
+    shape = (*x.shape[:halved], half, *x.shape[halved + 1 :])
     from .views_meta import slice_
     from .strides import elementwise_strides
 
-    part = slice_(x, d, 0, half)
+    part = slice_(x, halved, 0, half)
     return TensorMeta(shape, elementwise_strides(shape, [part, part]), x.dtype, x.device)
 
 
 @rule("_prelu_kernel")
-def prelu(x: TensorMeta, w: TensorMeta) -> TensorMeta:
+def prelu(x: TensorMeta, weight: TensorMeta) -> TensorMeta:
     from .pointwise_meta import pointwise
 
-    return pointwise([x, w], x.dtype)
+    return pointwise([x, weight], x.dtype)
 
 
 @rule("_prelu_kernel_backward")
-def prelu_backward(grad: TensorMeta, x: TensorMeta, w: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
+def prelu_backward(grad: TensorMeta, x: TensorMeta, weight: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
     from .pointwise_meta import pointwise
 
     return pointwise([grad, x], x.dtype), pointwise([grad, x], x.dtype)
@@ -594,14 +598,14 @@ def grid_sampler(x: TensorMeta, grid: TensorMeta, *_: Any) -> TensorMeta:
 @rule("im2col")
 def im2col(x: TensorMeta, kernel: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
     if x.ndim == 3:
-        m = im2col(x.replace(shape=(1, *x.shape), stride=(0, *x.stride)), kernel, dilation, padding, stride)
-        return new(m.shape[1:], x.dtype, x.device)
+        batched = im2col(x.replace(shape=(1, *x.shape), stride=(0, *x.stride)), kernel, dilation, padding, stride)
+        return new(batched.shape[1:], x.dtype, x.device)
     n, c = x.shape[:2]
-    k, d, p, s = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
-    if x.ndim != 4 or not all(v > 0 for v in (*k, *d, *s)) or not all(v >= 0 for v in p):
+    k, d, p, s = (_spread(pair, 2) for pair in (kernel, dilation, padding, stride))
+    if x.ndim != 4 or not all(pair > 0 for pair in (*k, *d, *s)) or not all(pair >= 0 for pair in p):
         raise RuntimeError("im2col: kernel, dilation and stride are greater than zero, padding is not negative")
     blocks = [fold((x.shape[2 + i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1) for i in range(2)]
-    if not all(less(0, v) for v in (c, x.shape[2], x.shape[3], *blocks)):
+    if not all(less(0, pair) for pair in (c, x.shape[2], x.shape[3], *blocks)):
         raise RuntimeError(
             f"Given input with spatial size {list(x.shape[2:])}, the array of sliding blocks has shape {blocks}: it"
             " must be at least one"
@@ -611,8 +615,8 @@ def im2col(x: TensorMeta, kernel: Any, dilation: Any, padding: Any, stride: Any)
 
 @rule("col2im")
 def col2im(x: TensorMeta, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
-    k, d, p, s = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
-    if x.ndim not in (2, 3) or not all(v > 0 for v in (*k, *d, *s)) or not all(v >= 0 for v in p):
+    k, d, p, s = (_spread(pair, 2) for pair in (kernel, dilation, padding, stride))
+    if x.ndim not in (2, 3) or not all(pair > 0 for pair in (*k, *d, *s)) or not all(pair >= 0 for pair in p):
         raise RuntimeError("col2im: kernel, dilation and stride are greater than zero, padding is not negative")
     blocks = [fold((size[i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1) for i in range(2)]
     if not same(x.shape[-1], fold(blocks[0] * blocks[1])) or not same(fix(x.shape[-2]) % (k[0] * k[1]), 0):

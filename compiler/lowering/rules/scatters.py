@@ -89,18 +89,18 @@ def store_at(
     """Over `shape`, store `value` at position `at` of each of b's dimensions (or of `strides`): an axis, or a checked
     position.
     """
-    if is_empty(shape) or (is_empty(buffer.shape) and not any(isinstance(p, Value) for p in at)):
+    if is_empty(shape) or (is_empty(buffer.shape) and not any(isinstance(position, Value) for position in at)):
         return ref_of_buffer(buffer)
     ndim = len(shape)
-    e = as_expr(0)
+    flat = as_expr(0)
     positions: list[Value] = []
-    for p, st in zip(at, buffer.stride or (1,) if strides is None else strides):
-        if isinstance(p, Value):
-            positions.append(p)
-            p = put_symbol(len(positions) - 1)
-        e = e + p * st
+    for position, st in zip(at, buffer.stride or (1,) if strides is None else strides):
+        if isinstance(position, Value):
+            positions.append(position)
+            position = put_symbol(len(positions) - 1)
+        flat = flat + position * st
     axes = tuple(Axis(dim_symbol(ndim, dim), size) for dim, size in enumerate(shape) if not is_one(size))
-    own = {p.name for p in at if isinstance(p, Expr) and p.is_symbol}
+    own = {position.name for position in at if isinstance(position, Expr) and position.is_symbol}
     if torch.device(lo._device()).type != "cpu":
         own = {a.symbol.name for a in axes}
     kept = tuple(a for a in axes if a.symbol.name in own)
@@ -109,7 +109,7 @@ def store_at(
         LoopNest(
             buffer=buffer,
             axes=kept,
-            index=e,
+            index=flat,
             value=put(cast(value, buffer.dtype), positions),
             reduce_axes=order,
             reduce_op=None,
@@ -141,12 +141,19 @@ def _along(lo: Lowering, buffer: Buffer, dim: int, ids: Ref, value: Any, mode: s
     ndim = ids.ndim
     dim %= ndim
     size = buffer.shape[dim] if buffer.shape else 1
-    p = checked(ids.value, size, f"RuntimeError: index out of bounds for dimension {dim} with size {size}")
+    position = checked(ids.value, size, f"RuntimeError: index out of bounds for dimension {dim} with size {size}")
     if isinstance(value, Ref):
-        v = remap(value, ids.shape, {dim: axis(ids.shape, dim) for dim in range(ndim)}).value
+        written = remap(value, ids.shape, {dim: axis(ids.shape, dim) for dim in range(ndim)}).value
     else:
-        v = operand(value, buffer.dtype)
-    store_at(lo, buffer, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(ndim)], mode)
+        written = operand(value, buffer.dtype)
+    store_at(
+        lo,
+        buffer,
+        ids.shape,
+        written,
+        [position if dim_of == dim else axis(ids.shape, dim_of) for dim_of in range(ndim)],
+        mode,
+    )
 
 
 def _written(lo: Lowering, write: Callable, x: Ref, dim: int, ids: Ref, source: Any, mode: str) -> Ref:
@@ -271,22 +278,22 @@ def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate:
     total: Any = 1
     for size in buffer.shape:
         total = size * total
-    p = checked(
+    position = checked(
         ids.value, total, f"IndexError: out of range: tried to access an index on a tensor of {total} elements.", True
     )
     mode = "add" if accumulate else "set"
     if all(map(same, buffer.stride, contiguous_strides(buffer.shape))):
-        return store_at(lo, buffer, ids.shape, source.value, [p], mode, (1,))
-    return store_at(lo, buffer, ids.shape, source.value, _places(p, buffer.shape), mode)
+        return store_at(lo, buffer, ids.shape, source.value, [position], mode, (1,))
+    return store_at(lo, buffer, ids.shape, source.value, _places(position, buffer.shape), mode)
 
 
-def _places(p: Value, shape: Sequence[Any]) -> list[Value]:
+def _places(position: Value, shape: Sequence[Any]) -> list[Value]:
     """A row-major position as one for each dimension."""
     out: list[Value] = []
     for size in reversed(shape):
-        n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
-        out.insert(0, prim("remainder", p, n))
-        p = prim("div_trunc", p, n)
+        extent_of = const(size, torch.int64) if type(size) is int else index(as_expr(size))
+        out.insert(0, prim("remainder", position, extent_of))
+        position = prim("div_trunc", position, extent_of)
     return out
 
 
@@ -330,12 +337,14 @@ def _store_strided(
     lo: Lowering, buffer: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]
 ) -> Ref:
     """A store at positions that are no data: every element at its own."""
-    e = as_expr(0)
-    for p, st in zip(at, strides):
-        e = e + p * st
+    flat = as_expr(0)
+    for position, st in zip(at, strides):
+        flat = flat + position * st
     axes = tuple(Axis(dim_symbol(len(shape), dim), size) for dim, size in enumerate(shape) if not is_one(size))
     lo.steps.append(
-        LoopNest(buffer, axes, e, put(cast(value, buffer.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines())
+        LoopNest(
+            buffer, axes, flat, put(cast(value, buffer.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines()
+        )
     )
     return ref_of_buffer(buffer)
 
@@ -359,12 +368,12 @@ def _into_planes(lo: Lowering, x: Ref, ids: Ref, size: Sequence[Any], mode: str)
     volume: Any = 1
     for s in size:
         volume = s * volume
-    p = checked(ids.value, volume, "RuntimeError: Found an invalid max index")
+    position = checked(ids.value, volume, "RuntimeError: Found an invalid max index")
     planes = x.ndim - k
     at: list[Any] = [axis(x.shape, dim) for dim in range(planes)]
     if all(map(same, buffer.stride, contiguous_strides(buffer.shape))):
-        return store_at(lo, buffer, x.shape, x.value, [*at, p], mode, (*buffer.stride[:planes], 1))
-    return store_at(lo, buffer, x.shape, x.value, [*at, *_places(p, size)], mode)
+        return store_at(lo, buffer, x.shape, x.value, [*at, position], mode, (*buffer.stride[:planes], 1))
+    return store_at(lo, buffer, x.shape, x.value, [*at, *_places(position, size)], mode)
 
 
 @rule("aten.embedding_dense_backward.default")
@@ -377,13 +386,13 @@ def embedding_dense_backward(
     buffer = start(lo, const(0, grad.dtype))
     ndim = grad.ndim
     at = remap(ids, ids.shape + (1,), {dim: dim_symbol(ndim, dim) for dim in range(ids.ndim)}).value
-    p = checked(at, rows, "IndexError: index out of range in self")
+    position = checked(at, rows, "IndexError: index out of range in self")
     value = grad.value
     if padding >= 0:
         value = prim(
             "where", prim("eq", cast(at, torch.int64), const(padding, torch.int64)), const(0, value.dtype), value
         )
-    return store_at(lo, buffer, grad.shape, value, [p, axis(grad.shape, ndim - 1)], "add")
+    return store_at(lo, buffer, grad.shape, value, [position, axis(grad.shape, ndim - 1)], "add")
 
 
 # ---- whole slices at positions of one dimension
@@ -397,9 +406,9 @@ def _slices(lo: Lowering, buffer: Buffer, dim: int, ids: Ref, value: Any, mode: 
     size = shape[dim]
     shape[dim] = ids.shape[0]
     i = remap(ids, (ids.shape[0], *(1,) * (len(shape) - 1 - dim)), {0: dim_symbol(len(shape), dim)}).value
-    p = checked(i, size, "IndexError: index out of range in self")
-    v = value.value if isinstance(value, Ref) else operand(value, buffer.dtype)
-    store_at(lo, buffer, shape, v, [p if d == dim else axis(shape, d) for d in range(len(shape))], mode)
+    position = checked(i, size, "IndexError: index out of range in self")
+    written = value.value if isinstance(value, Ref) else operand(value, buffer.dtype)
+    store_at(lo, buffer, shape, written, [position if d == dim else axis(shape, d) for d in range(len(shape))], mode)
 
 
 @rule("aten.index_add.default")

@@ -38,15 +38,19 @@ def merge_products(aten_graph: AtenGraph) -> None:
             together.setdefault(key, []).append(node)
     place = {node: i for i, node in enumerate(aten_graph.graph.nodes)}
     for ns in together.values():
-        if len(ns) > 1 and all(_is_early(w, ns[0], place) for n in ns for w in _operands(n)[1:]) and _gain(ns) > 0:
+        if (
+            len(ns) > 1
+            and all(_is_early(operand, ns[0], place) for product in ns for operand in _operands(product)[1:])
+            and _gain(ns) > 0
+        ):
             _merge(aten_graph, ns)
 
 
 def _operands(node: Node) -> tuple[Node, ...]:
     """(the shared matrix, the weight as it is stored, the bias if any)."""
     x, y = node.args[-2:]
-    w = y.args[0]
-    return (x, w) if node.target is aten.mm.default else (x, w, node.args[0])
+    operand = y.args[0]
+    return (x, operand) if node.target is aten.mm.default else (x, operand, node.args[0])
 
 
 def _key(node: Node) -> tuple | None:
@@ -112,7 +116,7 @@ def _gain(ns: list[Node]) -> float:
 
 def _merge(aten_graph: AtenGraph, ns: list[Node]) -> None:
     graph, first = aten_graph.graph, ns[0]
-    rows = [_operands(n) for n in ns]
+    rows = [_operands(product) for product in ns]
     with graph.inserting_before(first):
         moved: dict[Node, Node] = {}
         for k in range(1, len(rows[0])):
@@ -152,8 +156,8 @@ def _merge(aten_graph: AtenGraph, ns: list[Node]) -> None:
             graph.erase_node(y)
 
 
-def _bring(graph: torch.fx.Graph, w: Node, first: Node, moved: dict[Node, Node]) -> None:
+def _bring(graph: torch.fx.Graph, node: Node, first: Node, moved: dict[Node, Node]) -> None:
     """Conversions of weights that come after the first product are made before it."""
-    if w.target is aten._to_copy.default and w not in moved:
-        _bring(graph, w.args[0], first, moved)
-        first.prepend(w)
+    if node.target is aten._to_copy.default and node not in moved:
+        _bring(graph, node.args[0], first, moved)
+        first.prepend(node)

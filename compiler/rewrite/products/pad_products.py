@@ -31,8 +31,8 @@ def pad_products(aten_graph: AtenGraph) -> None:
         m, k, c = (*x.meta["val"].shape, y.meta["val"].shape[1])
         if not _slow(n.meta["val"], m, k, c) or not (_is_made(x) or _is_made(y)):
             continue
-        pm, pk, pc = (-s % 8 if s >= LEAST else 0 for s in (m, k, c))
-        if any(p and not _is_made(o) for p, o in ((pm, x), (pk, x), (pk, y), (pc, y))):
+        pm, pk, pc = (-size % 8 if size >= LEAST else 0 for size in (m, k, c))
+        if any(p and not _is_made(operand) for p, operand in ((pm, x), (pk, x), (pk, y), (pc, y))):
             continue  # a copy of what lies in memory already costs more than it brings
         with aten_graph.graph.inserting_before(n):
             x2 = _pad(aten_graph, _pad(aten_graph, x, 0, pm, padded), 1, pk, padded)
@@ -54,8 +54,8 @@ def _slow(val: TensorMeta, m: Any, k: Any, c: Any) -> bool:
     return (
         val.on_gpu
         and val.dtype in (torch.float16, torch.bfloat16)
-        and all(type(s) is int for s in (m, k, c))
-        and any(s % 8 and s >= LEAST for s in (m, k, c))
+        and all(type(size) is int for size in (m, k, c))
+        and any(size % 8 and size >= LEAST for size in (m, k, c))
         and m * k * c >= WORK
     )
 
