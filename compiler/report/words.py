@@ -142,10 +142,8 @@ def guard_text(g: Guard) -> str:
     if g.kind == "TENSOR" and isinstance(e, TensorSpec):
         kind = {"Tensor": "tensor", "Parameter": "parameter"}.get(e.type.__name__, e.type.__name__)
         grad = ", requires grad" if e.requires_grad else ""
-        article = "an" if _dtype(e)[0] in _VOWELS else "a"
-        return f"{s} is {article} {_dtype(e)} {kind} on {e.device}, {_shape_words(e.shape)}{grad}".replace(
-            ", of shape", " of shape"
-        )
+        what = with_article(f"{_dtype(e)} {kind}")
+        return f"{s} is {what} on {e.device}, {_shape_words(e.shape)}{grad}".replace(", of shape", " of shape")
     if g.kind == "STATE" and isinstance(e, dict):
         return _state_words(e)
     return {
