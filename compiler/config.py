@@ -116,8 +116,9 @@ OPTIONS: dict[str, Option] = {
             "gpu_products",
             ("auto", "generated", "library"),
             "auto",
-            "matrix products of 16 bits on a GPU: generated code with what follows it, or torch's library; "
-            "auto: the library, except for matrices of fewer bits and where max-autotune measured otherwise",
+            "matrix products and depthwise convolutions of 16 bits on a GPU: generated code with what follows it, or "
+            "torch's library; auto: depthwise convolutions are generated, and matrix products of fewer bits or where "
+            "max-autotune measured so",
             "TCOMPILE_GPU_PRODUCTS",
         ),
         _o(

@@ -96,8 +96,9 @@ def inline(
     steps = _without_doubles(steps, needed)
     # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth
     # their time.
-    first = _round(steps, needed, hints, drop_rounding, forced)
-    return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, forced)
+    narrow = _read_narrow(steps, needed)
+    first = _round(steps, needed, hints, drop_rounding, forced, narrow)
+    return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, forced, narrow)
 
 
 def _may_move(nest: LoopNest, uses: Uses) -> bool:
@@ -118,6 +119,7 @@ def _round(
     hints: dict[str, int],
     drop_rounding: bool,
     forced: ForcedFusion,
+    narrow: set[Buffer],
 ) -> list[LoweredStep]:
     uses = find_uses(steps, needed)
     writers: dict[Buffer, int] = {}
@@ -150,7 +152,7 @@ def _round(
         elif (
             _may_move(step, u)
             and writers[step.buffer] == 1
-            and not (step.buffer in tiles and _narrows(step))
+            and not (step.buffer in tiles and _narrows(step) or step.buffer in narrow)
             and (_worth(step, u, cost, hints) if not forced else _wished(step, u, forced, cost, hints))
             and _keeps_all(step, u)
         ):
@@ -158,6 +160,24 @@ def _round(
         else:
             out.append(step)
     return _without_dead(out, needed)
+
+
+def _read_narrow(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> set[Buffer]:
+    """On a GPU, results in 16 bits that several nests read, where nobody reads them as wide as they are made (an
+    activation under autocast). They stay nests: moved into the readers, they would have the wide one stored."""
+    uses = find_uses(steps, needed)
+    made = {step.buffer for step in steps if isinstance(step, LoopNest)}
+    out: set[Buffer] = set()
+    for step in steps:
+        if not isinstance(step, LoopNest) or not step.on_gpu or not step.value.is_float_cast:
+            continue
+        (source,) = step.value.args
+        readers = {id(nest) for nest, _ in uses[step.buffer].loads} if step.buffer in uses else set()
+        if source.is_load and source.dtype.itemsize > step.value.dtype.itemsize and len(readers) > 1:
+            buffer = source.attr[0]
+            if buffer in made and not uses[buffer].needed and all(nest is step for nest, _ in uses[buffer].loads):
+                out.add(step.buffer)
+    return out
 
 
 def _narrows(nest: LoopNest) -> bool:

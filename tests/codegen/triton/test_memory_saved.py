@@ -1,5 +1,7 @@
 """What a GPU computes again, or in one kernel, rather than take it through memory; interpreted, against eager."""
 
+import math
+
 import pytest
 import torch
 import torch.nn as nn
@@ -10,7 +12,8 @@ pytest.importorskip("triton")
 from tcompile.compiler.codegen.triton import layout  # noqa: E402
 
 from ...fusion.test_kernels import norm_gradients  # noqa: E402
-from .as_gpu import check_as_gpu, train_as_gpu  # noqa: E402
+from .as_gpu import as_gpu, check_as_gpu, train_as_gpu  # noqa: E402
+from .interpreter import run  # noqa: E402
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
@@ -92,3 +95,19 @@ def test_images_with_much_padding_are_padded_again_in_backward(width, kept):
     padded = ("aten.constant_pad_nd.default", (2, 2, 32, 6, 6))
     assert (padded in [(v.op, v.shape) for v in p.saved]) is kept
     assert (padded in [(v.op, v.shape) for v in p.recomputed]) is not kept
+
+
+def test_what_is_read_in_16_bits_is_stored_in_16_bits():
+    """An activation that a mean and a product read (squeeze and excite): its float32 form is nobody's."""
+    x = torch.randn(2, 32, 12, 10).half().to(memory_format=torch.channels_last)
+    w = torch.randn(32, 1, 3, 3).half()
+
+    def fn(x, w):
+        y = F.silu(F.conv2d(x, w, None, 1, 1, groups=32))
+        return y * torch.sigmoid(y.mean((2, 3), keepdim=True))
+
+    g = as_gpu(fn, x, w)
+    stored = [b for k in g.kernels for b in k.kernel.outputs]
+    assert {b.dtype for b in stored if math.prod(b.shape) == x.numel()} == {torch.float16}
+    (got,) = run(g, (x, w))
+    torch.testing.assert_close(got, fn(x.double(), w.double()).half(), rtol=1e-2, atol=1e-2)

@@ -120,6 +120,7 @@ def _asked(fn: Any) -> Any:
 
 if torch.distributed.is_available():
     for _fn in (torch.distributed.ProcessGroup.rank, torch.distributed.ProcessGroup.size):
+        _fn = getattr(_fn, "__func__", _fn)  # (torch 2.11's are wrapped, which has no hash)
         FUNCTIONS[_fn] = _asked(_fn)
     attributes.TENSORS[type(torch.distributed.ReduceOp)] = attributes.Access(_read_operations, _refuse_write, None)
 
