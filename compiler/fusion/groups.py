@@ -243,7 +243,8 @@ class _Grouping:
             name = _call_name(group.extern)
             return _call_reason(group.extern, name)
         if nest.product:
-            return f"{_name(nest)} is a matrix product: it reads what it multiplies many times, from memory"
+            kind = "matrix product" if len(nest.reduce_axes) == 1 else "convolution"
+            return f"{_name(nest)} is a {kind}: it reads what it multiplies many times, from memory"
         if nest.onto:
             return f"{_name(nest)} writes over what others have stored, and comes after all of them"
         if nest.scan:
@@ -645,9 +646,10 @@ def _loads(nest: LoopNest) -> list[tuple[Buffer, Expr]]:
 
 
 def _cuts_tiles(group: Group, factors: list[Factor], outer: list[Factor]) -> bool:
-    """Whether other axes than the product's own would part its tiles: its columns stay one axis, and where it is a sum
-    over windows (of several axes), so does each along which they slide."""
-    return factors[-1] != outer[-1] or len(group.nests[0].reduce_axes) > 1 and factors != outer
+    """Whether other axes than the product's own would part its tiles: its columns stay one axis, and where it is a
+    GPU's sum over windows (of several axes), so does each along which they slide."""
+    slides = group.nests[0].on_gpu and len(group.nests[0].reduce_axes) > 1
+    return factors[-1] != outer[-1] or slides and factors != outer
 
 
 def _sizes(nest: LoopNest) -> tuple:

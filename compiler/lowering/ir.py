@@ -577,7 +577,8 @@ class LoopNest:
     mode: str = "set"
     origins: tuple[str, ...] = ()
     lines: tuple = ()
-    product: bool = False  # a matrix product: nothing is computed inside it, later operators join as its epilogue
+    # a matrix product or a sum over windows: nothing is computed inside it, later operators join as its epilogue
+    product: bool = False
     # the result so far is stored for each element along the one reduced axis, converted to the buffer's dtype
     scan: bool = False
 
