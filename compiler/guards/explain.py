@@ -285,6 +285,7 @@ Words = tuple[str, str, str]  # expected, got, suggestion
 _ALONE = (0, 1)  # compiled as constants, also where numbers vary
 _NUMBERS_ALONE = "no change is needed: 0 and 1 are compiled apart from larger numbers, which share what follows"
 _NEGATIVE_ALONE = "no change is needed: negative ints are compiled apart from those of 2 or more"
+_TENSORS_APART = "begin with a tensor, such as torch.tensor({0}): a number and a tensor have an entry each"
 _FIRST_TURN = "no change is needed: the first turn of the loop sets it, and all others share what follows"
 _FIRST_BACKWARD = (
     "no change is needed: the first backward pass makes the gradients, and all later ones share what follows"
@@ -374,6 +375,8 @@ def _least(symbol: Any) -> str:
 
 def _int_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     was, got = f"`{name}` was an int{_least(expected)}", f"`{name}` is {brief(value)}"
+    if isinstance(value, torch.Tensor):
+        return was, got, _TENSORS_APART.format("0")
     if type(value) is not int:
         whole = type(value) is not float or value.is_integer()
         return was, got, f"pass int({name})" if whole else "pass one type at every call"
@@ -385,7 +388,8 @@ def _int_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> W
 def _float_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     got = f"`{name}` is {brief(value)}"
     if type(value) is not float:
-        return f"`{name}` was a float", got, f"pass float({name})"
+        hint = _TENSORS_APART.format("0.0") if isinstance(value, torch.Tensor) else f"pass float({name})"
+        return f"`{name}` was a float", got, hint
     op, c, outcome = next((fact for fact in expected or () if not float_holds(value, (fact,))), ("", 0.0, True))
     sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.get(op, "")
     hint = "no change is needed: a branch of the code depends on this number, and each side has its own entry"

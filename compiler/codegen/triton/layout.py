@@ -18,9 +18,9 @@
     "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores
                   (product.py)
     "windows"     a sum over windows that slide: tiles of YBLOCK columns x XBLOCK channels, for RBLOCK rows at once
-                  (windows.py)
+                  (tiles/windows.py)
     "window gradients"  those of its weights: tiles of YBLOCK columns x XBLOCK channels, with a sum for each tap
-                  (window_gradients.py)
+                  (tiles/window_gradients.py)
     "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (codegen/triton/tiles/softmax.py)
     "chain"       likewise, of chained products (codegen/triton/tiles/contraction.py)
 

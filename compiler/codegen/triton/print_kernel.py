@@ -8,8 +8,8 @@ from ..cuda.product import print_tiles
 from .layout import Choices, GpuTarget, Layout, plan_layout
 from .printer import Found, Printer, TritonSource, with_stored_values, without_locals
 from .product import find_product, product_layout
-from .window_gradients import find_window_gradients, window_gradients_layout
-from .windows import find_windows, windows_layout
+from .tiles.window_gradients import find_window_gradients, window_gradients_layout
+from .tiles.windows import find_windows, windows_layout
 from .tiles.attention_with_dropout import DropoutAttentionPrinter
 from .tiles.contraction import ContractionPrinter
 from .tiles.plans import plan_tiles

@@ -49,8 +49,8 @@ from .rows import print_rows
 from .split import is_variance, print_split
 from ..guarded import stored
 from .values import NONE, Names, Tile, Values
-from .window_gradients import WindowGradients, print_window_gradients
-from .windows import Windows, print_windows
+from .tiles.window_gradients import WindowGradients, print_window_gradients
+from .tiles.windows import Windows, print_windows
 
 __all__ = ["Found", "Printer", "header_of", "without_locals", "with_stored_values"]
 

@@ -27,8 +27,8 @@ from ...codegen.triton.layout import Choices, GpuTarget, at_hints
 from ...codegen.triton.print_kernel import print_kernel
 from ...codegen.triton.printer import without_locals
 from ...codegen.triton.product import find_product
-from ...codegen.triton.window_gradients import window_gradients_choices
-from ...codegen.triton.windows import windows_choices
+from ...codegen.triton.tiles.window_gradients import window_gradients_choices
+from ...codegen.triton.tiles.windows import windows_choices
 from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel, numel
 from ...symbolic.expr import as_expr

@@ -1,6 +1,6 @@
 """Depthwise convolutions on a GPU as loops over images whose channels lie side by side.
 
-The convolution itself is a sum over windows, which has a printer of its own (codegen/triton/windows.py). In the
+The convolution itself is a sum over windows, which has a printer of its own (codegen/triton/tiles/windows.py). In the
 gradient of its image with a stride, each element collects what the windows that cover it give back: the taps of one
 remainder. cuDNN's kernel goes through all taps of every element: on an H200 it takes 2.1 to 2.3 times as long. Without
 a stride the gradient is a convolution itself (rewrite/depthwise_gradients.py).

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...lowering.ir import Axis, Kernel, Value, cast, index, numel, prim, symbols_of
-from ...lowering.rewrite import Rewriter
-from ...symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
-from ..sums import sum_of_products
-from .dtypes import ttype
-from .layout import Choices, Layout, at_hints, pow2
-from .prims import Operand
-from .values import Names, Values
+from ....lowering.ir import Axis, Kernel, Value, cast, index, numel, prim, symbols_of
+from ....lowering.rewrite import Rewriter
+from ....symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
+from ...sums import sum_of_products
+from ..dtypes import ttype
+from ..layout import Choices, Layout, at_hints, pow2
+from ..prims import Operand
+from ..values import Names, Values
 
 if TYPE_CHECKING:
-    from ..kernel_sources import Function
-    from .printer import Printer
+    from ...kernel_sources import Function
+    from ..printer import Printer
 
 __all__ = [
     "Tiles",

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...lowering.ir import Axis, Kernel, Value, numel, symbols_of
-from ...symbolic.expr import as_expr, ceildiv, integer
-from ..sums import sum_of_products
-from .dtypes import ttype
-from .layout import Choices, Layout, at_hints, pow2
-from .prims import Operand
-from .values import Names
+from ....lowering.ir import Axis, Kernel, Value, numel, symbols_of
+from ....symbolic.expr import as_expr, ceildiv, integer
+from ...sums import sum_of_products
+from ..dtypes import ttype
+from ..layout import Choices, Layout, at_hints, pow2
+from ..prims import Operand
+from ..values import Names
 from .windows import Tiles, at_places, slides_by
 
 if TYPE_CHECKING:
-    from ..kernel_sources import Function
-    from .printer import Printer
+    from ...kernel_sources import Function
+    from ..printer import Printer
 
 __all__ = [
     "WindowGradients",
