@@ -163,19 +163,25 @@ def _round(
 
 
 def _read_narrow(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> set[Buffer]:
-    """On a GPU, results in 16 bits that several nests read, where nobody reads them as wide as they are made (an
-    activation under autocast). They stay nests: moved into the readers, they would have the wide one stored."""
+    """Behind a GPU's sums over windows, element by element: results in 16 bits that several nests read, where nobody
+    reads them as wide as they are made (an activation under autocast). They stay nests, since what they are made of
+    lies in no memory: moved into the readers, they would have the wide one stored."""
     uses = find_uses(steps, needed)
-    made = {step.buffer for step in steps if isinstance(step, LoopNest)}
+    behind: set[Buffer] = set()
     out: set[Buffer] = set()
     for step in steps:
-        if not isinstance(step, LoopNest) or not step.on_gpu or not step.value.is_float_cast:
+        if not isinstance(step, LoopNest) or not step.on_gpu:
+            continue
+        follows = step.reduce_op is None and any(value.attr[0] in behind for value in loads([step.value]))
+        if follows or step.product and len(step.reduce_axes) > 1:
+            behind.add(step.buffer)
+        if not follows or not step.value.is_float_cast:
             continue
         (source,) = step.value.args
         readers = {id(nest) for nest, _ in uses[step.buffer].loads} if step.buffer in uses else set()
         if source.is_load and source.dtype.itemsize > step.value.dtype.itemsize and len(readers) > 1:
             buffer = source.attr[0]
-            if buffer in made and not uses[buffer].needed and all(nest is step for nest, _ in uses[buffer].loads):
+            if buffer in behind and not uses[buffer].needed and all(nest is step for nest, _ in uses[buffer].loads):
                 out.add(step.buffer)
     return out
 
