@@ -281,8 +281,8 @@ class GradGraph:
                 e._tcompile_final = True  # type: ignore[attr-defined]
             raise
         plan = self.joint.outputs
-        for i, dim in plan.writes:
-            inputs[i].copy_(diff[dim])
+        for i, result in plan.writes:
+            inputs[i].copy_(diff[result])
             torch.autograd.graph.increment_version([inputs[i]] * (self.joint.aten.writes.get(i, 1) - 1))
             if own := [
                 own_write for own_write in self.joint.aten.own_writes if own_write.of_input and own_write.position == i

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 
 import pytest
 import tcompile
@@ -15,10 +14,8 @@ from torch._higher_order_ops.map import map as map_op
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import (
-    CheckpointPolicy,
     checkpoint,
     checkpoint_sequential,
-    create_selective_checkpoint_contexts,
 )
 
 BACKENDS = ("eager", "tcompile")
@@ -800,34 +797,3 @@ class Twice(torch.autograd.Function):
 def test_bodies_inside_of_bodies_that_use_their_surroundings():
     """Their parameters have names of their own, those that are lifted too."""
     agree(lambda x, y, z: Twice.apply(x, y, z), tensor(2, 3, grad=True), tensor(3, seed=1), tensor(3, seed=2))
-
-
-@pytest.mark.parametrize(
-    "contexts",
-    [
-        lambda: (torch.autocast("cpu"), torch.autocast("cpu")),
-        lambda: (torch.no_grad(), torch.no_grad()),
-        lambda: torch.no_grad(),
-        lambda: (contextlib.nullcontext(), contextlib.nullcontext()),
-        lambda: create_selective_checkpoint_contexts([torch.ops.aten.mm.default]),
-        functools.partial(create_selective_checkpoint_contexts, lambda ctx, op, *args: CheckpointPolicy.MUST_SAVE),
-    ],
-)
-def test_the_contexts_of_a_checkpoint(contexts):
-    """Only those that are known to change nothing may be left out."""
-
-    def fn(x):
-        return checkpoint(lambda a: (a @ a).sin() * a, x, use_reentrant=False, context_fn=contexts)
-
-    told = []
-    for f in (fn, tcompile.compile(fn)):
-        x = torch.arange(16.0).view(4, 4).mul_(0.1).requires_grad_()
-        try:
-            f(x).sum().backward()
-            told.append(x.grad)
-        except Exception as error:
-            told.append(type(error))
-    if isinstance(told[0], torch.Tensor):
-        torch.testing.assert_close(told[1], told[0])
-    else:
-        assert told[0] is told[1]

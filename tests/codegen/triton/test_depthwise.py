@@ -1,4 +1,4 @@
-"""Depthwise convolutions as for a GPU: sums over windows that slide, and their gradients. Interpreted, against eager."""
+"""Depthwise convolutions as for a GPU, sums over sliding windows, and their gradients: interpreted, against eager."""
 
 import pytest
 import torch

@@ -7,7 +7,8 @@ left factor stays what it is. So one element of A serves several rows of the res
 reads each row of the image once for each tap along the columns, and adds it to every sum whose window it lies in. What
 follows the sum is computed on each row's tile before it is stored.
 
-On an H200, cuDNN takes 0.9 to 2.1 times as long, and builds its kernels anew in each process.
+On an H200, cuDNN took 0.9 to 2.1 times as long as text of this form with the best of some tiles. It builds its kernels
+anew in each process.
 """
 
 from __future__ import annotations

@@ -146,8 +146,10 @@ def weight_gradient(lo: Lowering, g: Ref, x: Ref, w: Ref, stride: Sequence[int],
         most = (reach - 1) * stride[d] + taps[d] - 1 - padding[d]
         inside = both(inside, within(here, x.shape[2 + d], -padding[d], most))
         places[2 + d] = here
-    pixel = _masked(inside, remap(in_memory(lo, x) or x, shape, places).value)
-    gradient = remap(in_memory(lo, g) or g, shape, {0: image, 1: channel, 2: at[0], 3: at[1]}).value
+    met, made = in_memory(lo, x), in_memory(lo, g)
+    assert met is not None and made is not None  # (their channels lie side by side)
+    pixel = _masked(inside, remap(met, shape, places).value)
+    gradient = remap(made, shape, {0: image, 1: channel, 2: at[0], 3: at[1]}).value
     gradient = _masked(within(at[0], height, 0, bands * rows - 1), gradient)
     product = prim("mul", cast(pixel, torch.float32), cast(gradient, torch.float32))
     parts = lo.reduce("sum", product, shape, [5, 6, 7], False, suffix="_parts", logical_order=True)
