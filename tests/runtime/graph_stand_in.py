@@ -15,9 +15,10 @@ import pytest
 import torch
 
 import tcompile
+from tcompile.compiler.runtime import plan_parts
 from tcompile.compiler.runtime.compiled_graph import CompiledGraph
 from tcompile.compiler.runtime.dispatch import disabled
-from tcompile.compiler.runtime.gpu import cuda_graphs, step_memory
+from tcompile.compiler.runtime.gpu import cuda_graphs, graph_results, step_memory
 
 common: Any = None
 
@@ -99,7 +100,7 @@ class Static:
     @natively
     def results(self, inputs: tuple) -> tuple:
         out: list[Any] = []
-        codes = {code: dtype for dtype, code in cuda_graphs.DTYPE_CODES.items()}
+        codes = {code: dtype for dtype, code in plan_parts.DTYPE_CODES.items()}
         for kind, n, address, shape, stride, code in self.outputs:
             if kind == 0:
                 t = torch.empty_strided(shape, stride, dtype=codes[code])
@@ -145,9 +146,10 @@ def graphs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     common = Pool(0)
     monkeypatch.setattr(cuda_graphs, "_capturing", lambda: False)
     monkeypatch.setattr(cuda_graphs, "_in_order", lambda index: None)
-    monkeypatch.setattr(cuda_graphs, "_lies_on", lambda t, index: True)
+    monkeypatch.setattr(graph_results, "_lies_on", lambda t, index: True)
     monkeypatch.setattr(cuda_graphs, "native", SimpleNamespace(CudaStatic=Static))
-    monkeypatch.setattr(cuda_graphs, "common_pool", lambda index: common)
+    for module in (cuda_graphs, graph_results):
+        monkeypatch.setattr(module, "common_pool", lambda index: common)
     monkeypatch.setattr(cuda_graphs, "most_bytes", lambda index: 1 << 40)
     monkeypatch.setattr(cuda_graphs.CudaGraphs, "_record", _record)
     monkeypatch.setattr(step_memory, "Pool", Pool)
