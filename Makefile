@@ -23,8 +23,8 @@ NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/
 
 AREAS := capture graph fusion codegen runtime notebook
 .PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint \
-    format optable gradients fuzz sanitize cpython stock-suite transformers timm leak replay bench dashboard wheel \
-    wheels wheels-docker wheels-here labextension docs browser constraints clean distclean
+    format slow-tests optable gradients fuzz sanitize cpython stock-suite transformers timm leak replay bench \
+    dashboard wheel wheels wheels-docker wheels-here labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -156,6 +156,13 @@ AREA_runtime := tests/runtime tests/native
 AREA_notebook := tests/magics tests/report tests/reproduce
 $(AREAS:%=test-%): test-%: setup
 	$(PYTEST) -m "not slow" $(AREA_$*) $(PYTEST_ARGS)
+
+# Measures which tests of the areas are slow, for tests/slow_tests.txt: on a machine with nothing else to do.
+TEST_TIMES := build/test_times.txt
+slow-tests: setup
+	rm -f $(TEST_TIMES)
+	TCOMPILE_TEST_TIMES=$(abspath $(TEST_TIMES)) $(PYTEST) $(foreach area,$(AREAS),$(AREA_$(area)))
+	$(PY) -m tests.slow_tests $(TEST_TIMES)
 
 # In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the
 # browser are `make test`'s.

@@ -13,6 +13,7 @@ from typing import Any, Iterator
 
 import pytest
 
+from . import slow_tests
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the cores from the other workers
@@ -62,9 +63,19 @@ def pytest_unconfigure() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list) -> None:
     """Browser tests last: Playwright's synchronous interface leaves an event loop running in the thread."""
+    slow_tests.mark(items)
     items.sort(key=lambda item: "browser" in item.path.parts)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    before = slow_tests.cpu_seconds()
+    yield
+    if slow_tests.VARIABLE in os.environ:
+        slow_tests.write_down(item.nodeid, slow_tests.cpu_seconds() - before)
 
 
 def _process_state() -> dict[str, Any]:
