@@ -13,21 +13,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from tcompile.labs.format import build_all, find_labs, nbgrader_notebook, otter_notebook, otter_tests, read_lab
 
-SOURCES = Path(__file__).resolve().parents[1] / "notebooks" / "labs"
-PROJECT = """[build-system]
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "notebooks" / "labs"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+PROJECT = f"""[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
 name = "tcompile-instructor"
-version = "0.1.0"
+version = "{VERSION}"
 requires-python = ">=3.11"
 description = "Solutions and hidden tests of tcompile's course labs: for instructors alone"
-dependencies = ["tcompile==0.1.0"]
+dependencies = ["tcompile=={VERSION}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["tcompile_instructor"]

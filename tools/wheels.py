@@ -1,6 +1,6 @@
 """A manylinux wheel for each Python that this machine has, without containers; each is repaired, checked and tried.
 
-    wheels.py dist/tcompile-0.1.0.tar.gz --tools .venv/portable --out dist/wheels [--pythons "python3.12 ..."]
+    wheels.py dist/tcompile-0.2.0.tar.gz --tools .venv/portable --out dist/wheels [--pythons "python3.12 ..."]
 
 cibuildwheel builds in the images of manylinux, which need docker. What makes a wheel portable is that its C extension
 asks for no newer glibc than the tag says. Zig's C compiler links against the symbols of any glibc, so it does the same
