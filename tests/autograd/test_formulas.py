@@ -34,6 +34,8 @@ FORMULAS: dict[str, tuple[Callable, tuple]] = {
         (X, Y),
     ),
     "logsigmoid": (F.logsigmoid, (X * 20,)),
+    "logit": (torch.logit, (X.abs() / 5,)),
+    "logit within bounds": (lambda a: torch.logit(a, 0.3), (X / 3,)),
     "glu": (F.glu, (X,)),
     "glu over rows": (lambda a: F.glu(a.t(), 1), (X,)),
     "prelu": (F.prelu, (X, torch.linspace(0.1, 0.4, 8))),

@@ -6,6 +6,7 @@ activation once for all that is computed of them. They compute in float32 where 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -411,6 +412,17 @@ def log_sigmoid_backward(builder: Builder, grad: Node, x: Node, buffer: Node) ->
         ),
         dtype_of(x),
     )
+
+
+@decomposition(aten.logit_backward.default)
+def logit_backward(builder: Builder, grad: Node, x: Node, eps: float | None = None) -> Any:
+    u, v = upcast(builder, grad), upcast(builder, x)
+    bounded = eps is not None and eps >= 0
+    outside, low = (0.0 if bounded else math.nan), torch.tensor(eps if bounded else 0.0, dtype=dtype_of(x))
+    below = builder.compare("lt", v, low.item())
+    above = builder.compare("gt", v, (1 - low).item())  # (as eager rounds them)
+    slope = builder.div(u, builder.mul(v, builder.sub(1.0, v)))
+    return builder.cast(builder.where(below, outside, builder.where(above, outside, slope)), dtype_of(x))
 
 
 @decomposition(aten.glu_backward.default)

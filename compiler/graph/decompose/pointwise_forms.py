@@ -330,10 +330,10 @@ def logaddexp(builder: Builder, x: Node, y: Node) -> Any:
 
 @decomposition(aten.logit.default)
 def logit(builder: Builder, x: Node, eps: float | None = None) -> Any:
-    dtype = dtype_of(x)
+    dtype = torch.get_default_dtype() if is_int(dtype_of(x)) else dtype_of(x)
     if not is_float(dtype):
         return NotImplemented
-    u = upcast(builder, x)
+    u = upcast(builder, builder.cast(x, dtype))
     if eps is not None:
         least, most = eps, 1 - eps
         if least <= most:
