@@ -28,7 +28,7 @@ Kinds and their facts (what listeners may rely on):
   cudagraph     captured, copied_inputs, copied_bytes, result_bytes (copied out), held_bytes (what a forward leaves in
                 its memory), launches
   compile_c     seconds, flags, units (names of kernels that were compiled together)
-  entry         frame, entry
+  entry         frame, entry                                  renamed      old, entry: one made for the same code anew
   progress      text, done, total
   error         where, error
   call          frame, call (report.calls.EntryCall)

@@ -1,8 +1,7 @@
 """Reports as widgets, for VS Code, Colab and dashboards: the views of the labextension, drawn by the same JavaScript.
 
 `report_widget(r)` is the whole report, the others one view each. Widgets of one report share a selection through their
-`selection`
-trait: `ipywidgets.jslink((a, "selection"), (b, "selection"))`. A question that a view asks is answered by
+`selection` trait: `ipywidgets.jslink((a, "selection"), (b, "selection"))`. A question that a view asks is answered by
 `controls.py`.
 """
 
@@ -14,9 +13,9 @@ from typing import Any, Callable
 from .page import bundle_path
 from .questions import checked, number_of
 
-__all__ = ["VIEWS", "report_widget", "view_widget"]
+__all__ = ["TABS", "VIEWS", "report_widget", "view_widget"]
 
-_TABS = ("overview", "code", "graph", "guards", "speed", "more")
+TABS = ("overview", "code", "graph", "profile", "guards", "speed", "more")  # `TABS` of labextension/src/report.ts
 
 
 @lru_cache(maxsize=1)
@@ -67,9 +66,9 @@ def _widget_class(script: str) -> type:
 
 
 def view_widget(report: Any, view: str = "") -> Any:
-    """A widget of one view ("overview", "code", "graph", "guards", "speed" or "more"), or of the whole report ("")."""
-    if view and view not in _TABS:
-        raise ValueError(f"view is one of {', '.join(_TABS)}, got {view!r}")
+    """A widget of one view (a name of `TABS`), or of the whole report ("")."""
+    if view and view not in TABS:
+        raise ValueError(f"view is one of {', '.join(TABS)}, got {view!r}")
     script = bundle_path()
     try:
         if script is None:
@@ -103,6 +102,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "overview_widget": _one("overview"),
     "code_widget": _one("code"),
     "graph_widget": _one("graph"),
+    "profile_widget": _one("profile"),
     "guards_widget": _one("guards"),
     "speedup_widget": _one("speed"),
     "details_widget": _one("more"),

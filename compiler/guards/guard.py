@@ -34,8 +34,9 @@ count as overlapping.
 
 A new kind is a row here and in `KINDS`, and in the tables by kind of these files: `guard_code.py` (its data for C) and
 `guard_plan.py` (its cost), `python_program.py` (the check in Python), `explain.py` and `report/words.py` (its words),
-`forecast.py`, and `frontend/entries/guard_filter.py` (stock's name). C's check is a case of `native/guard_checks.c`,
-whose opcode `native/opcodes.h` lists.
+`labextension/src/views/guards.ts` (the words of a group), and `frontend/entries/guard_filter.py` (stock's name).
+`tests/house/test_tables.py` says which row is missing. C's check is a case of `native/guard_checks.c`, whose opcode
+`native/opcodes.h` lists. Kinds that a later call may fail without its value being known stand in `forecast.py`.
 """
 
 from __future__ import annotations

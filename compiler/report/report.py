@@ -178,6 +178,10 @@ class CompileReport:
         """The graphs as a widget: modules that open, kernels outlined, search, table."""
         return self._view("graph_widget")
 
+    def profile_widget(self) -> Any:
+        """One call as a flame chart, as a widget: guards, kernels, library calls and Python between."""
+        return self._view("profile_widget")
+
     def guards_widget(self) -> Any:
         """Entries over time, recompiles and guards as a widget."""
         return self._view("guards_widget")

@@ -7,7 +7,6 @@ containers are read (and guarded) first, callables become callbacks into the int
 from __future__ import annotations
 
 import datetime
-import decimal
 import functools
 import itertools
 import logging
@@ -32,7 +31,7 @@ from ..numbers.late_text import LateText, join_texts
 from ..machine.signals import Break, Raised
 from ..library.watched_warnings import keeps_warnings
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, specialize
+from ..machine.stack_values import ATOMS, NATIVE_CONSTANTS, specialize
 from .builtin_types import python_method
 from .elements import as_index, as_number, settle_keys
 from .classes import new_object
@@ -155,12 +154,7 @@ def call_class_function(machine: Machine, fn: Any, owner: type, args: list, kwar
     name = fn.__name__
     if (own := own_class_method(fn, owner)) is not None:
         return run_handler(own, machine, [owner, *args], kwargs)
-    if owner in (datetime.date, datetime.datetime, decimal.Decimal) and name not in (
-        "now",
-        "today",
-        "utcnow",
-        "__new__",
-    ):
+    if owner in NATIVE_CONSTANTS and name not in ("now", "today", "utcnow", "__new__"):
         return machine.native(fn, *[machine.deep_plain(arg) for arg in args], **kwargs)
     if owner in (datetime.date, datetime.datetime) and name != "__new__":
         raise Break("time")

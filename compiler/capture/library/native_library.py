@@ -34,7 +34,7 @@ from ..kinds.builtin_calls import PURE
 from ..kinds.callables import CLASSES, FUNCTIONS, PYTHON_FUNCTIONS
 from ..kinds.parameters import interpret
 from ..machine.signals import Break
-from ..machine.stack_values import constant_only
+from ..machine.stack_values import NATIVE_CONSTANTS, constant_only
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -131,7 +131,7 @@ def _constant_class(cls: type) -> Callable:
     return make
 
 
-for _cls in (datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone, decimal.Decimal):
+for _cls in NATIVE_CONSTANTS:
     CLASSES[_cls] = _constant_class(_cls)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "MISSING",
     "BOUND_NATIVE",
     "IMMUTABLE",
+    "NATIVE_CONSTANTS",
     "native_owner",
     "has_owner",
     "constant_only",
@@ -44,17 +45,25 @@ ATOMS = frozenset(
 )
 # the last: methods that know their class
 BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").sub))
+# Immutable classes of C. Capture makes them natively, from constants alone, and runs their methods natively. Methods of
+# Python's classes (fractions.Fraction) are interpreted, so that a row of IMMUTABLE is enough for these.
+NATIVE_CONSTANTS = (
+    datetime.date,
+    datetime.time,
+    datetime.datetime,
+    datetime.timedelta,
+    datetime.timezone,
+    decimal.Decimal,
+)
+# What a guard on the object itself fixes: the same object has the same value.
 IMMUTABLE = (
     int,
     float,
     complex,
     str,
     bytes,
-    decimal.Decimal,
+    *NATIVE_CONSTANTS,
     fractions.Fraction,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
     datetime.tzinfo,
     pathlib.PurePath,
     uuid.UUID,

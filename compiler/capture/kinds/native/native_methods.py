@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextvars
-import datetime
-import decimal
 import functools
 import inspect
 import itertools
@@ -26,7 +24,7 @@ from ..objects.class_attributes import in_class_dict
 from ..operators import native_operation
 from ...machine.generators import InlineGenerator
 from ...machine.signals import Break, Raised
-from ...machine.stack_values import MISSING
+from ...machine.stack_values import MISSING, NATIVE_CONSTANTS
 from ...numbers.late_text import settled
 from .inside_methods import inside_method
 from .method_cases import Case, Cases, NativeCall, bound
@@ -65,11 +63,7 @@ _INSIDE_TYPES = (
     collections.OrderedDict,
     torch.finfo,
     torch.iinfo,
-    decimal.Decimal,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.timezone,
+    *NATIVE_CONSTANTS,
 )
 _IMMUTABLE_WITHIN = (str, int, float, torch.Size, re.Pattern)  # wherever they come from
 _ITERATORS = (
