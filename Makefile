@@ -24,7 +24,7 @@ NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/
 AREAS := capture graph fusion codegen runtime notebook
 .PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint \
     format slow-tests optable gradients fuzz sanitize cpython stock-suite transformers timm leak replay bench \
-    dashboard wheel wheels wheels-docker wheels-here labextension docs browser constraints clean distclean
+    dashboard tables wheel wheels wheels-docker wheels-here labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -37,6 +37,7 @@ help:
 	@echo "make gallery  run the notebooks and store them with what they show; THREADS=1 on a busy machine"
 	@echo "make labs-instructor  the instructor's package (solutions, hidden tests) in dist/"
 	@echo "make lint     ruff (rules and format), mypy, Prettier; make format lays the sources out"
+	@echo "make tables   write anew what is made from tables: pages of options, breaks, operators; texts of the frontend"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
 	@echo "make gradients  their gradients against eager and float64, for GRADIENT_SECONDS=2400 at most"
 	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs is made smaller, in build/fuzz"
@@ -131,6 +132,13 @@ lint: setup
 	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m ruff format --check -q . || status=1; \
 	  $(PY) -m mypy || status=1; \
 	 ($(PRETTIER) --check src scripts style tests) || status=1; exit $$status
+
+# What is made from tables: the pages of operators, options and breaks, and what the labextension knows of options and
+# texts. Tests fail where a file is not as its table.
+tables: setup
+	$(PY) tools/reference.py
+	$(PY) tools/option_catalogue.py
+	cd labextension && node scripts/texts.mjs
 
 browser: | $(STAMPS)/packages
 	@$(PY) tools/environment.py browser --install

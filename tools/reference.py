@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-_NOTE = "<!-- Made by tools/reference.py from {source}. Change that, and run `make docs`. -->"
+_NOTE = "<!-- Made by tools/reference.py from {source}. Change that, and run `make tables`. -->"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
