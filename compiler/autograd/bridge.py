@@ -234,7 +234,7 @@ class GradGraph:
             tuple(parts),
             self.n_inputs,
             self.n_tangents,
-            tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]),
+            tuple([number for kind, k in plan.recipes for number in (_GIVE[kind], k)]),
             tuple([self._aliasing(k) for k in range(len(plan.recipes))]),
         )
 
@@ -276,9 +276,9 @@ class GradGraph:
                 diff = self.staged.run(everything, inputs)
             else:
                 diff = self.function.apply((everything, inputs), *inputs)  # type: ignore[attr-defined]
-        except Exception as e:
+        except Exception as error:
             if everything:  # raised by a hook for saved tensors: not the graph's
-                e._tcompile_final = True  # type: ignore[attr-defined]
+                error._tcompile_final = True  # type: ignore[attr-defined]
             raise
         plan = self.joint.outputs
         for i, result in plan.writes:
@@ -308,8 +308,8 @@ class GradGraph:
             elif kind == "part":
                 like = everything[recipe[2]]
                 if recipe[1] not in whole:
-                    n = like.untyped_storage().nbytes() // like.itemsize
-                    whole[recipe[1]] = like.detach().as_strided((n,), (1,), 0).detach()
+                    count = like.untyped_storage().nbytes() // like.itemsize
+                    whole[recipe[1]] = like.detach().as_strided((count,), (1,), 0).detach()
                 out.append(whole[recipe[1]].as_strided(like.shape, like.stride(), like.storage_offset()))
             else:
                 out.append(
@@ -391,14 +391,14 @@ class GradGraph:
         with torch.no_grad(), tracing_modes():
             try:
                 call = self._compile_stages(graph) or self.compile_aten(graph, self.opts)
-            except (TCompileError, NotImplementedError, *_BUGS) as e:
-                if not isinstance(e, NotImplementedError) and not self.opts.get("suppress_errors"):
+            except (TCompileError, NotImplementedError, *_BUGS) as error:
+                if not isinstance(error, NotImplementedError) and not self.opts.get("suppress_errors"):
                     raise (
-                        e
-                        if isinstance(e, TCompileError)
-                        else InternalError(f"compiling {graph.name}: {type(e).__name__}: {e}")
-                    ) from e
-                events.fallback(graph.name, f"{type(e).__name__}: {e}; the graph runs with torch's own kernels")
+                        error
+                        if isinstance(error, TCompileError)
+                        else InternalError(f"compiling {graph.name}: {type(error).__name__}: {error}")
+                    ) from error
+                events.fallback(graph.name, f"{type(error).__name__}: {error}; the graph runs with torch's own kernels")
                 call = _by_eager_kernels(graph)
         decided = [guard[0] for guard in env.guards[known:]] if env is not None and self.backwards else []
         call = getattr(call, "call", call)

@@ -115,7 +115,7 @@ def stages_of(aten_graph: AtenGraph, groups: Sequence[Sequence[int]]) -> list[St
     for own in needed:
         pieces.append([call for call in calls if call in own and call not in done])
         done |= own
-    made_in = {n: k for k, piece in enumerate(pieces) for n in piece}
+    made_in = {node: k for k, piece in enumerate(pieces) for node in piece}
     read_by: dict[torch.fx.Node, set[int]] = {}
     for k, (piece, group) in enumerate(zip(pieces, groups)):
         for n in piece:
@@ -131,13 +131,13 @@ def stages_of(aten_graph: AtenGraph, groups: Sequence[Sequence[int]]) -> list[St
     for n in crossing:
         number[n] = len(number)
     # sizes: any piece may name them
-    numbers = {place for place, i in zip(places, aten_graph.inputs) if i.kind != "tensor"}
-    last = {n: max(read_by.get(n, {-1})) for n in number}
+    numbers = {place for place, given in zip(places, aten_graph.inputs) if given.kind != "tensor"}
+    last = {node: max(read_by.get(node, {-1})) for node in number}
     stages = []
     for k, (piece, group) in enumerate(zip(pieces, groups)):
-        gives = [n for n in crossing if made_in[n] == k]
-        reads = [n for n in number if n in numbers or k in read_by.get(n, ()) and made_in.get(n, -1) < k]
-        frees = frozenset(number[n] for n in number if last[n] == k)
+        gives = [node for node in crossing if made_in[node] == k]
+        reads = [node for node in number if node in numbers or k in read_by.get(node, ()) and made_in.get(node, -1) < k]
+        frees = frozenset(number[node] for node in number if last[node] == k)
         graph = _piece(aten_graph, k, piece, reads, group, gives)
         stages.append(
             Stage(graph, [number[node] for node in reads], [number[node] for node in gives], frees, list(group))
@@ -249,15 +249,15 @@ class _Run:
 
     def stage(self, k: int) -> list[tuple[int, Any]]:
         """[(gradient, its value)] of a piece; those before it have run."""
-        s, call, values = self.graph.stages[k], self.graph.calls[k], self.values
-        given = [values[read] for read in s.reads]
-        for i in s.frees:
+        stage, call, values = self.graph.stages[k], self.graph.calls[k], self.values
+        given = [values[read] for read in stage.reads]
+        for i in stage.frees:
             values.pop(i, None)
         results = call.consume(given) if hasattr(call, "consume") else call(*given)
-        n = len(s.gradients)
-        for i, result in zip(s.gives, results[n:]):
+        count = len(stage.gradients)
+        for i, result in zip(stage.gives, results[count:]):
             values[i] = result
-        return list(zip(s.gradients, results[:n]))
+        return list(zip(stage.gradients, results[:count]))
 
 
 class _Pass:

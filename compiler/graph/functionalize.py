@@ -25,7 +25,7 @@ from ..ops.functional_forms import Form, form_of, functional_form, may_be_left_o
 from .history import BACKWARD, backward_module
 from .meta import TensorMeta, views_meta
 from .meta.core import fold, is_dense, same, state
-from .opinfo import OpInfo, op_info
+from .opinfo import OpInfo, op_info, run_rule
 from .tensor import TraceTensor, counted_with, from_meta, tensor_meta
 
 __all__ = ["Functionalizer", "NewValue"]
@@ -125,57 +125,57 @@ class Functionalizer:
 
     def lift(self, real: torch.Tensor, kept: bool = False) -> TraceTensor:
         """A TraceTensor that stands for a real tensor made while tracing (torch.tensor(...))."""
-        t = from_meta(tensor_meta(real), self.env)
-        self._bind(t, self.aliases.get(id(real)) or self.constant(real, kept))
-        return t
+        tensor = from_meta(tensor_meta(real), self.env)
+        self._bind(tensor, self.aliases.get(id(real)) or self.constant(real, kept))
+        return tensor
 
     def _new_root(
         self, tensor: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None
     ) -> _Alias:
         memory = memory or _Memory()
-        a = memory.root = _Alias(memory, node, meta)
-        self._bind(tensor, a)
-        return a
+        alias = memory.root = _Alias(memory, node, meta)
+        self._bind(tensor, alias)
+        return alias
 
-    def _bind(self, tensor: torch.Tensor, a: _Alias) -> None:
-        self.aliases[id(tensor)] = a
-        if a.tensor is None:
-            a.tensor = tensor
+    def _bind(self, tensor: torch.Tensor, alias: _Alias) -> None:
+        self.aliases[id(tensor)] = alias
+        if alias.tensor is None:
+            alias.tensor = tensor
         self._keep.append(tensor)  # ids stay unique while the tensor lives
 
     def alias_of(self, tensor: torch.Tensor) -> _Alias:
-        a = self.aliases.get(id(tensor))
-        if a is None:
+        alias = self.aliases.get(id(tensor))
+        if alias is None:
             if isinstance(tensor, TraceTensor):
                 raise RuntimeError("a traced tensor reached the graph that no recorded operator made")
-            a = self.constant(tensor)
-        return a
+            alias = self.constant(tensor)
+        return alias
 
     def rebind(self, tensor: torch.Tensor, to: torch.Tensor) -> None:
         """Let `to` stand where `tensor` stood: as the tensor of that memory."""
-        a = self.aliases[id(tensor)]
-        a.tensor = to
-        self._bind(to, a)
+        alias = self.aliases[id(tensor)]
+        alias.tensor = to
+        self._bind(to, alias)
 
     def tensors(self) -> list[torch.Tensor]:
         """Every tensor that the graph knows."""
-        return [t for t in self._keep if isinstance(t, torch.Tensor)]
+        return [tensor for tensor in self._keep if isinstance(tensor, torch.Tensor)]
 
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         return self._value(self.alias_of(tensor))
 
-    def _value(self, a: _Alias) -> torch.fx.Node:
+    def _value(self, alias: _Alias) -> torch.fx.Node:
         """The node with the present value of an alias."""
-        if a.version != a.memory.version:
+        if alias.version != alias.memory.version:
             chain = []
-            while a.version != a.memory.version:
-                chain.append(a)
-                a = a.parent
+            while alias.version != alias.memory.version:
+                chain.append(alias)
+                alias = alias.parent
             for step in reversed(chain):
                 step.node = self._view_node(step, step.parent.node)
                 step.version = step.memory.version
-            a = chain[0]
-        return a.node
+            alias = chain[0]
+        return alias.node
 
     def _view_node(self, step: _Alias, parent: torch.fx.Node) -> torch.fx.Node:
         op, args = step.op, step.args
@@ -199,23 +199,25 @@ class Functionalizer:
             aten.as_strided.default, (parent, list(step.meta.shape), list(step.meta.stride), offset), {}, step.meta
         )
 
-    def _reshape(self, x: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
+    def _reshape(self, node: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
         """A view of a value, or of a contiguous copy where its strides do not allow the view."""
-        m = x.meta["val"]
-        stride = views_meta.view_strides(m.shape, m.stride, meta.shape)
+        meta_of = node.meta["val"]
+        stride = views_meta.view_strides(meta_of.shape, meta_of.stride, meta.shape)
         if stride is None:
-            m = TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device)
-            x = self.call(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}, m)
-            stride = views_meta.view_strides(m.shape, m.stride, meta.shape)
+            meta_of = TensorMeta(
+                meta_of.shape, views_meta.contiguous_strides(meta_of.shape), meta_of.dtype, meta_of.device
+            )
+            node = self.call(aten.clone.default, (node,), {"memory_format": torch.contiguous_format}, meta_of)
+            stride = views_meta.view_strides(meta_of.shape, meta_of.stride, meta.shape)
         val = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
-        return self.call(aten.view.default, (x, list(meta.shape)), {}, val)
+        return self.call(aten.view.default, (node, list(meta.shape)), {}, val)
 
-    def _with_bit(self, op: Any, x: torch.fx.Node) -> torch.fx.Node:
+    def _with_bit(self, op: Any, node: torch.fx.Node) -> torch.fx.Node:
         """The value of a conjugate or negative view of a value."""
         computed = conjugates.OPERATORS[op]
-        if x.target is computed:
-            return x.args[0]
-        return self.call(computed, (x,), {}, op_info(computed).rule(x.meta["val"]))
+        if node.target is computed:
+            return node.args[0]
+        return self.call(computed, (node,), {}, op_info(computed).rule(node.meta["val"]))
 
     # ---- recording
     def record(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
@@ -235,19 +237,19 @@ class Functionalizer:
         finally:
             state.recorder = outer
 
-    def _arg(self, x: Any) -> Any:
-        cls = x.__class__
-        if cls is TraceTensor or isinstance(x, torch.Tensor):
-            return self.node_of(x)
+    def _arg(self, value: Any) -> Any:
+        cls = value.__class__
+        if cls is TraceTensor or isinstance(value, torch.Tensor):
+            return self.node_of(value)
         if cls is list or cls is tuple:
-            return [self._arg(y) for y in x]
+            return [self._arg(item) for item in value]
         if cls is torch.SymInt:
-            return maybe_int(self.env.to_expr(x)) if self.env is not None else int(x)
+            return maybe_int(self.env.to_expr(value)) if self.env is not None else int(value)
         if cls is torch.SymFloat:
-            return float(x.node.guard_float("", 0))
+            return float(value.node.guard_float("", 0))
         if cls is torch.SymBool:
-            return bool(x)
-        return x
+            return bool(value)
+        return value
 
     def _record_pure(self, op: Any, args: tuple, kwargs: dict, out: Any) -> None:
         nargs = tuple([self._arg(arg) for arg in args])
@@ -256,11 +258,11 @@ class Functionalizer:
             meta = out.tt_meta
             self._new_root(out, self.call(op, nargs, nkwargs, meta), meta)
         elif isinstance(out, (tuple, list)):
-            val = tuple(o.tt_meta if isinstance(o, TraceTensor) else o for o in out)
-            n = self.call(op, nargs, nkwargs, val)
-            for i, o in enumerate(out):
-                if isinstance(o, TraceTensor):
-                    self._new_root(o, self._getitem(n, i, o.tt_meta), o.tt_meta)
+            val = tuple(result.tt_meta if isinstance(result, TraceTensor) else result for result in out)
+            node = self.call(op, nargs, nkwargs, val)
+            for i, result in enumerate(out):
+                if isinstance(result, TraceTensor):
+                    self._new_root(result, self._getitem(node, i, result.tt_meta), result.tt_meta)
         elif not op_info(op).n_results and op is not aten._assert_tensor_metadata.default:
             # it is there to raise, or for an effect
             self.call(op, nargs, nkwargs, ())
@@ -294,18 +296,18 @@ class Functionalizer:
             if not self._inside(out.tt_meta, parent.meta):
                 raise NotImplementedError("as_strided reaches outside of its tensor")
         if isinstance(out, (list, tuple)):
-            for i, o in enumerate(out):
-                a = _Alias(parent.memory, parent.node, o.tt_meta, parent, op, rest, nkw, i)
-                a.node = self._view_node(a, parent.node)
-                self._bind(o, a)
+            for i, result in enumerate(out):
+                alias = _Alias(parent.memory, parent.node, result.tt_meta, parent, op, rest, nkw, i)
+                alias.node = self._view_node(alias, parent.node)
+                self._bind(result, alias)
             return
-        a = _Alias(parent.memory, parent.node, out.tt_meta, parent, op, rest, nkw)
-        a.node = self._view_node(a, parent.node)
-        self._bind(out, a)
+        alias = _Alias(parent.memory, parent.node, out.tt_meta, parent, op, rest, nkw)
+        alias.node = self._view_node(alias, parent.node)
+        self._bind(out, alias)
 
     def _inside(self, view: TensorMeta, base: TensorMeta) -> bool:
         """Whether all elements of a view by as_strided lie between the first and the last of its base."""
-        if any(isinstance(n, int) and n == 0 for n in view.shape):
+        if any(isinstance(size, int) and size == 0 for size in view.shape):
             return True
         begin, end = as_expr(view.storage_offset) - base.storage_offset, as_expr(0)
         last = begin
@@ -323,10 +325,10 @@ class Functionalizer:
             return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
 
         targets = [get(write) for write in info.writes]
-        flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
-        if info.functional is not None and any(t is None for t in flat):
+        flat = [tensor for target in targets for tensor in (target if isinstance(target, (list, tuple)) else (target,))]
+        if info.functional is not None and any(tensor is None for tensor in flat):
             raise NotImplementedError(f"{info.op} writes to arguments, and this call leaves some of them out")
-        flat = [t for t in flat if t is not None]
+        flat = [tensor for tensor in flat if tensor is not None]
         self._refuse_shared_memory(info.op, flat, (*args, *kwargs.values()))
         if info.name == "copy_":
             self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
@@ -340,7 +342,7 @@ class Functionalizer:
                 {key: self._arg(item) for key, item in kwargs.items() if key != "self"},
             )
         returns = info.functional._schema.returns
-        lists = [str(r.type).startswith("List") for r in returns]
+        lists = [str(result.type).startswith("List") for result in returns]
         if len(returns) > 1 and any(lists):
             raise NotImplementedError(f"{info.op} writes a list of tensors and gives other results, too")
         if info.kind == "out":
@@ -352,9 +354,9 @@ class Functionalizer:
             for name, value in info.fill.items():
                 if name not in fkw and info.arg_names.index(name) >= len(fargs):
                     fkw[name] = value
-        val = _metas(info.rule, fargs, fkw) if info.rule is not None else None
+        val = run_rule(info.rule, fargs, fkw) if info.rule is not None else None
         if val is None:
-            val = tuple(self.alias_of(t).meta for t in flat)
+            val = tuple(self.alias_of(tensor).meta for tensor in flat)
             val = val[0] if len(returns) == 1 and not lists[0] else val
         node = self.call(info.functional, tuple(fargs), fkw, val)
         if isinstance(val, (tuple, list)):
@@ -364,8 +366,8 @@ class Functionalizer:
             for i in range(skip):  # results that are fresh tensors, before the written ones
                 if isinstance(fresh[i], TraceTensor):
                     self._new_root(fresh[i], self._getitem(node, i, val[i]), val[i])
-            for i, t in enumerate(flat):
-                self._write(t, self._fit(self._getitem(node, i + skip, val[i + skip]), self.alias_of(t).meta))
+            for i, tensor in enumerate(flat):
+                self._write(tensor, self._fit(self._getitem(node, i + skip, val[i + skip]), self.alias_of(tensor).meta))
         else:
             self._write(flat[0], self._fit(node, self.alias_of(flat[0]).meta))
 
@@ -374,16 +376,16 @@ class Functionalizer:
         given = {**dict(zip(info.arg_names, args)), **kwargs}
         names = [info.arg_names[write] for write in info.writes]
         outs = (out,) if isinstance(out, TraceTensor) or len(info.aliases) == 1 else out or ()
-        fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
+        fresh = [out for out, alias in zip(outs, info.aliases) if alias is None]
         several = {
             name: value if isinstance(value, (list, tuple)) else [] if value is None else [value]
             for name in names
             if isinstance(value := given.get(name), (list, tuple)) or may_be_left_out(info.op, name)
         }
         lengths = tuple((name, len(values)) for name, values in several.items())
-        results = tuple(len(o) if isinstance(o, (list, tuple)) else None for o in fresh)
+        results = tuple(len(result) if isinstance(result, (list, tuple)) else None for result in fresh)
         if lengths or any(result is not None for result in results):
-            own = [t for o, result in zip(fresh, results) for t in ((o,) if result is None else o)]
+            own = [tensor for o, result in zip(fresh, results) for tensor in ((o,) if result is None else o)]
             for name, values in several.items():
                 given.pop(name, None)
                 given |= zip(spread_names(name, len(values)), values)
@@ -393,22 +395,25 @@ class Functionalizer:
         op = sharing(info.op, tuple(same.items())) if same else info.op
         form = functional_form(op)
         written = [given[info.arg_names[write]] for write in info.writes if info.arg_names[write] not in same]
-        if form is None or not all(isinstance(o, TraceTensor) for o in fresh):
+        if form is None or not all(isinstance(result, TraceTensor) for result in fresh):
             raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
         nargs = tuple(self._arg(arg) for key, arg in zip(info.arg_names, args) if key not in same)
         nkwargs = {key: self._arg(item) for key, item in kwargs.items() if key not in same}
-        metas = [*(o.tt_meta for o in fresh), *(self.alias_of(t).meta.replace(storage_offset=0) for t in written)]
+        metas = [
+            *(result.tt_meta for result in fresh),
+            *(self.alias_of(tensor).meta.replace(storage_offset=0) for tensor in written),
+        ]
         if not metas:  # what it writes was left out, all of it: it is called for what else it does
             self.call(info.op, nargs, nkwargs, ())
             return
-        n = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
-        values = [self._getitem(n, i, meta) for i, meta in enumerate(metas)] if len(metas) > 1 else [n]
-        for o, meta, value in zip(fresh, metas, values):
-            self._new_root(o, value, meta)
-        for t, name, value in zip(written, form.written, values[len(fresh) :]):
-            self._write(t, value)
+        node = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
+        values = [self._getitem(node, i, meta) for i, meta in enumerate(metas)] if len(metas) > 1 else [node]
+        for result, meta, value in zip(fresh, metas, values):
+            self._new_root(result, value, meta)
+        for tensor, name, value in zip(written, form.written, values[len(fresh) :]):
+            self._write(tensor, value)
             if form.counts:
-                self.alias_of(t).memory.own_writes.append((t, form, name))
+                self.alias_of(tensor).memory.own_writes.append((tensor, form, name))
 
     def _arguments_that_are_written(self, info: OpInfo, given: dict[str, Any]) -> dict[str, str]:
         """Arguments that are the tensor which another argument is written to: name -> name of that one. What an
@@ -418,29 +423,37 @@ class Functionalizer:
         for w in (info.arg_names[write] for write in info.writes):
             if w in same:
                 continue
-            a = self.alias_of(given[w])
+            alias = self.alias_of(given[w])
             for name, value in given.items():
                 if name == w or name in same:
                     continue
-                for x in value if isinstance(value, (list, tuple)) else (value,):
-                    if not isinstance(x, torch.Tensor) or (b := self.alias_of(x)).memory is not a.memory:
+                for item in value if isinstance(value, (list, tuple)) else (value,):
+                    if not isinstance(item, torch.Tensor) or (other := self.alias_of(item)).memory is not alias.memory:
                         continue
-                    if x is value and (x is given[w] or self._is_the_same(a.meta, b.meta)):
+                    if item is value and (item is given[w] or self._is_the_same(alias.meta, other.meta)):
                         same[name] = w
-                    elif not self._apart(a.meta, b.meta):
+                    elif not self._apart(alias.meta, other.meta):
                         raise NotImplementedError(f"{info.op} gets memory that it writes in two arguments")
         return same
 
-    def _is_the_same(self, a: TensorMeta, b: TensorMeta) -> bool:
+    def _is_the_same(self, one: TensorMeta, other: TensorMeta) -> bool:
         """Whether two views of one memory have the same elements at the same places."""
-        dims = [(a.storage_offset, b.storage_offset), *zip(a.shape, b.shape), *zip(a.stride, b.stride)]
-        return a.dtype is b.dtype and len(a.shape) == len(b.shape) and all(self._equal(x, y) for x, y in dims)
+        dims = [
+            (one.storage_offset, other.storage_offset),
+            *zip(one.shape, other.shape),
+            *zip(one.stride, other.stride),
+        ]
+        return (
+            one.dtype is other.dtype
+            and len(one.shape) == len(other.shape)
+            and all(self._equal(size, other_size) for size, other_size in dims)
+        )
 
-    def _apart(self, a: TensorMeta, b: TensorMeta) -> bool:
+    def _apart(self, one: TensorMeta, other: TensorMeta) -> bool:
         """Whether two tensors without gaps are known to lie apart in one memory."""
-        if not (is_dense(a.shape, a.stride) and is_dense(b.shape, b.stride)):
+        if not (is_dense(one.shape, one.stride) and is_dense(other.shape, other.stride)):
             return False
-        (begin, end), (other_begin, other_end) = _bytes_of(a), _bytes_of(b)
+        (begin, end), (other_begin, other_end) = _bytes_of(one), _bytes_of(other)
         return self._holds(le(end, other_begin)) or self._holds(le(other_end, begin))
 
     def _refuse_shared_memory(self, op: Any, written: list, operands: tuple) -> None:
@@ -451,31 +464,31 @@ class Functionalizer:
             for operand in operands
             if isinstance(operand, torch.Tensor) and id(operand) in self.aliases
         ]
-        for t in written:
-            a = self.alias_of(t)
+        for tensor in written:
+            a = self.alias_of(tensor)
             if any(
                 alias is not a and alias.memory is a.memory and self._partly_in(a.meta, alias.meta) for alias in aliases
             ):
                 raise NotImplementedError(f"{op} writes to memory that one of its arguments shares in part")
 
-    def _partly_in(self, a: TensorMeta, b: TensorMeta) -> bool:
+    def _partly_in(self, inner: TensorMeta, outer: TensorMeta) -> bool:
         """Whether two tensors without gaps share some of their memory, but are not the same
         (at::get_overlap_status).
         """
-        if not (is_dense(a.shape, a.stride) and is_dense(b.shape, b.stride)):
+        if not (is_dense(inner.shape, inner.stride) and is_dense(outer.shape, outer.stride)):
             return False
-        (begin, end), (other_begin, other_end) = _bytes_of(a), _bytes_of(b)
+        (begin, end), (other_begin, other_end) = _bytes_of(inner), _bytes_of(outer)
         if self._holds(eq(begin, other_begin)) and self._holds(eq(end, other_end)):
-            return not (len(a.stride) == len(b.stride) and all(map(self._equal, a.stride, b.stride)))
+            return not (len(inner.stride) == len(outer.stride) and all(map(self._equal, inner.stride, outer.stride)))
         return self._holds(lt(begin, other_end)) and self._holds(lt(other_begin, end))
 
     def several_views_of(self, tensor: torch.Tensor) -> str:
         """The name of the operator (unbind, split, ...) that `tensor` is a part or a view of a part of: eager autograd
         refuses to write into it. Empty where there is none."""
-        a: _Alias | None = self.alias_of(tensor)
-        while a is not None and a.index is None:
-            a = a.parent
-        return a.op._schema.name.partition("::")[2] if a is not None else ""
+        alias: _Alias | None = self.alias_of(tensor)
+        while alias is not None and alias.index is None:
+            alias = alias.parent
+        return alias.op._schema.name.partition("::")[2] if alias is not None else ""
 
     def _record_bernoulli(self, tensor: torch.Tensor, args: list, kwargs: dict) -> None:
         """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought
@@ -486,17 +499,17 @@ class Functionalizer:
         rank = [stride if isinstance(stride, int) else stride.eval(hints) for stride in meta.stride]
         order = sorted(range(len(rank)), key=lambda d: (-rank[d], d))
         one = TensorMeta((), (), meta.dtype, meta.device)
-        m = views_meta.permute(meta, order)
+        turned = views_meta.permute(meta, order)
         x = self.call(aten.full.default, ([], 0), {"dtype": meta.dtype, "device": meta.device}, one)
         # what was in the memory does not matter
-        x = self.call(aten.expand.default, (x, list(m.shape)), {}, views_meta.expand(one, m.shape))
+        x = self.call(aten.expand.default, (x, list(turned.shape)), {}, views_meta.expand(one, turned.shape))
         if not args and "p" not in kwargs:
             args = [0.5]
         node = self.call(
             aten.bernoulli.p,
             (x, *args),
             kwargs,
-            TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device),
+            TensorMeta(turned.shape, views_meta.contiguous_strides(turned.shape), turned.dtype, turned.device),
         )
         # backward wants the mask: as truth values it takes a quarter of the room
         mask = node.meta["val"].replace(dtype=torch.bool)
@@ -511,33 +524,33 @@ class Functionalizer:
             node = self.call(aten.permute.default, (node, inverse), {}, views_meta.permute(node.meta["val"], inverse))
         self._write(tensor, node)
 
-    def _fit(self, x: Any, to: TensorMeta) -> torch.fx.Node:
+    def _fit(self, value: Any, to: TensorMeta) -> torch.fx.Node:
         """A value as it arrives in memory of that metadata: cast, moved and expanded."""
-        if not isinstance(x, torch.fx.Node):
+        if not isinstance(value, torch.fx.Node):
             raise NotImplementedError("writing a value that is not a tensor")
-        meta = x.meta["val"]
+        meta = value.meta["val"]
         if meta.dtype != to.dtype or meta.device != to.device:
             meta = meta.replace(dtype=to.dtype, device=to.device)
             kw: dict[str, Any] = {"dtype": to.dtype}
-            if x.meta["val"].device != to.device:
+            if value.meta["val"].device != to.device:
                 kw["device"] = to.device
-            x = self.call(aten._to_copy.default, (x,), kw, meta)
+            value = self.call(aten._to_copy.default, (value,), kw, meta)
         if len(meta.shape) != len(to.shape) or not all(map(same, meta.shape, to.shape)):
             meta = views_meta.expand(meta, to.shape)
-            x = self.call(aten.expand.default, (x, list(to.shape)), {}, meta)
-        return x
+            value = self.call(aten.expand.default, (value, list(to.shape)), {}, meta)
+        return value
 
     def _write(self, tensor: torch.Tensor, value: torch.fx.Node) -> None:
-        a = self.alias_of(tensor)
-        memory = a.memory
+        alias = self.alias_of(tensor)
+        memory = alias.memory
         memory.written = True
         steps = []
-        x = a
+        x = alias
         while x.parent is not None:
             steps.append(x)
             self._value(x.parent)
             x = x.parent
-        values = [(a, value)]
+        values = [(alias, value)]
         for step in steps:
             value = self._scatter(step, step.parent.node, value)
             values.append((step.parent, value))
@@ -564,8 +577,8 @@ class Functionalizer:
             meta = value.meta["val"]
             if name == "aten::permute":
                 inverse = [0] * len(pm.shape)
-                for i, d in enumerate(args[0]):
-                    inverse[d] = i
+                for i, index in enumerate(args[0]):
+                    inverse[index] = i
                 return self.call(op, (value, inverse), {}, views_meta.permute(meta, inverse))
             return self.call(
                 op, (value, *args), kw, views_meta.t(meta) if name == "aten::t" else views_meta.transpose(meta, *args)
@@ -599,13 +612,13 @@ class Functionalizer:
         slots: dict[int, int] = {}
         handed_out = {value.input for value in values if isinstance(value, NewValue)}
 
-        def slot(a: _Alias) -> int:
-            """The result that holds the memory whose root is `a`, in the layout that eager gives it."""
-            key = id(a.memory)
+        def slot(alias: _Alias) -> int:
+            """The result that holds the memory whose root is `alias`, in the layout that eager gives it."""
+            key = id(alias.memory)
             if key not in slots:
-                node = self._laid_out(self._value(a), a.meta, a.memory.constant)
+                node = self._laid_out(self._value(alias), alias.meta, alias.memory.constant)
                 if any(results[slot] is node for slot in slots.values()):  # copied there from another result's memory
-                    node = self._copied(node, a.meta)
+                    node = self._copied(node, alias.meta)
                 slots[key] = len(results)
                 results.append(node)
             return slots[key]
@@ -615,13 +628,13 @@ class Functionalizer:
         mutations = []
         no_overlap = []
         writes = {}
-        for a in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
-            if a.input is not None and a.written:
-                no_overlap.append(a.input)
-                writes[a.input] = self._changes(a, a.root.tensor if a.root is not None else None)
-                if a.input not in handed_out:
-                    mutations.append((a.input, len(results)))
-                    results.append(self._value(a.root))
+        for alias in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
+            if alias.input is not None and alias.written:
+                no_overlap.append(alias.input)
+                writes[alias.input] = self._changes(alias, alias.root.tensor if alias.root is not None else None)
+                if alias.input not in handed_out:
+                    mutations.append((alias.input, len(results)))
+                    results.append(self._value(alias.root))
         self.where = {}
         self.graph.create_node("output", "output", (tuple(results),), {}, name="output")
         return AtenGraph(
@@ -642,17 +655,17 @@ class Functionalizer:
         count its changes."""
         found: dict[tuple[int, Form, str, int], OwnWrite] = {}
         for memory in {id(alias.memory): alias.memory for alias in self.aliases.values()}.values():
-            for k, (t, form, name) in enumerate(memory.own_writes):
+            for k, (tensor, form, name) in enumerate(memory.own_writes):
                 if memory.input is not None:
                     root = memory.root.tensor if memory.root is not None else None
-                    if root is None or counted_with(t, root):
+                    if root is None or counted_with(tensor, root):
                         found[id(memory), form, name, k] = OwnWrite(True, memory.input, form, name)
                     continue
                 for position, value in enumerate(values):
                     if (
                         isinstance(value, TraceTensor)
                         and self.alias_of(value).memory is memory
-                        and counted_with(t, value)
+                        and counted_with(tensor, value)
                     ):
                         found[id(memory), form, name, k] = OwnWrite(False, position, form, name)
                         break
@@ -688,32 +701,34 @@ class Functionalizer:
         """How often autograd counts a tensor as changed. It doesn't count what is written through `x.data`."""
         return tensor._version if isinstance(tensor, TraceTensor) and not tensor.is_inference() else memory.version
 
-    def _equal(self, a: Any, b: Any) -> bool:
-        return self._holds(eq(as_expr(a), as_expr(b)))
+    def _equal(self, one: Any, other: Any) -> bool:
+        return self._holds(eq(as_expr(one), as_expr(other)))
 
-    def _output(self, v: Any, slot: Any, counting: dict[int, torch.Tensor]) -> GraphOutput:
-        if isinstance(v, NewValue):
-            root = next(alias.memory.root for alias in self.aliases.values() if alias.memory.input == v.input)
+    def _output(self, value: Any, slot: Any, counting: dict[int, torch.Tensor]) -> GraphOutput:
+        if isinstance(value, NewValue):
+            root = next(alias.memory.root for alias in self.aliases.values() if alias.memory.input == value.input)
             return GraphOutput("buffer", slot(root), root.meta.replace(storage_offset=0, requires_grad=True))
-        if isinstance(v, torch.Tensor):
-            a = self.alias_of(v)
-            meta = tensor_meta(v)
-            memory = a.memory
-            if isinstance(v, TraceTensor) and conjugates.has_bits(v):
+        if isinstance(value, torch.Tensor):
+            alias = self.alias_of(value)
+            meta = tensor_meta(value)
+            memory = alias.memory
+            if isinstance(value, TraceTensor) and conjugates.has_bits(value):
                 raise NotImplementedError("a graph gives a conjugate or negative view")
-            same = not isinstance(v, TraceTensor) or counted_with(v, counting[id(memory)])
+            same = not isinstance(value, TraceTensor) or counted_with(value, counting[id(memory)])
             # (tensors of inference mode have no version)
-            changes = self._changes(memory, v) if same and not v.is_inference() else 0
-            if a.parent is None:
+            changes = self._changes(memory, value) if same and not value.is_inference() else 0
+            if alias.parent is None:
                 if memory.input is not None:
-                    same_object = a.tensor is v or id(v) in self.aliases and self.aliases[id(v)].tensor is v
+                    same_object = (
+                        alias.tensor is value or id(value) in self.aliases and self.aliases[id(value)].tensor is value
+                    )
                     if same_object:
                         return GraphOutput("input", memory.input, meta)
                     return GraphOutput("view", ("input", memory.input), meta.replace(storage_offset=0))
-                s = slot(a)
-                if a.tensor is not v and not memory.constant and self._seen_other(a, v):
+                s = slot(alias)
+                if alias.tensor is not value and not memory.constant and self._seen_other(alias, value):
                     rel = meta.replace(storage_offset=0)
-                    return GraphOutput("view", ("node", s), rel, changes, not v._is_view())
+                    return GraphOutput("view", ("node", s), rel, changes, not value._is_view())
                 return GraphOutput("buffer", s, meta, changes)
             root = memory.root
             # in elements of this view
@@ -722,22 +737,22 @@ class Functionalizer:
             rel = meta.replace(storage_offset=offset)
             if memory.input is not None:
                 return GraphOutput("view", ("input", memory.input), rel)
-            return GraphOutput("view", ("node", slot(root)), rel, changes, not v._is_view())
-        if isinstance(v, torch.SymInt):
-            return GraphOutput("int", maybe_int(self.env.to_expr(v)))
-        if type(v) is int:
-            return GraphOutput("int", v)
-        if isinstance(v, Expr):
-            return GraphOutput("int", maybe_int(v))
-        if isinstance(v, torch.SymBool):
-            v = bool(v)
-        if isinstance(v, torch.SymFloat):
-            v = float(v.node.guard_float("", 0))
-        return GraphOutput("const", v)
+            return GraphOutput("view", ("node", slot(root)), rel, changes, not value._is_view())
+        if isinstance(value, torch.SymInt):
+            return GraphOutput("int", maybe_int(self.env.to_expr(value)))
+        if type(value) is int:
+            return GraphOutput("int", value)
+        if isinstance(value, Expr):
+            return GraphOutput("int", maybe_int(value))
+        if isinstance(value, torch.SymBool):
+            value = bool(value)
+        if isinstance(value, torch.SymFloat):
+            value = float(value.node.guard_float("", 0))
+        return GraphOutput("const", value)
 
-    def _seen_other(self, a: _Alias, v: torch.Tensor) -> bool:
-        """Whether `v` is another tensor object (a detach, an alias) on the same memory than the one that made it."""
-        return a.tensor is not None and a.tensor is not v
+    def _seen_other(self, alias: _Alias, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is another object (a detach, an alias) on the same memory than the one that made it."""
+        return alias.tensor is not None and alias.tensor is not tensor
 
 
 def _bytes_of(meta: TensorMeta) -> tuple[Expr, Expr]:
@@ -746,19 +761,6 @@ def _bytes_of(meta: TensorMeta) -> tuple[Expr, Expr]:
     for size in meta.shape:
         elements = elements * as_expr(size)
     return begin, begin + elements * meta.dtype.itemsize
-
-
-def _metas(rule: Any, args: list, kwargs: dict) -> Any:
-    """Run a rule on nodes' metadata."""
-
-    def m(x: Any) -> Any:
-        if isinstance(x, torch.fx.Node):
-            return x.meta["val"]
-        if isinstance(x, list):
-            return [m(y) for y in x]
-        return x
-
-    return rule(*[m(arg) for arg in args], **{name: m(value) for name, value in kwargs.items()})
 
 
 def _one_of_list(step: _Alias) -> tuple[Any, tuple]:

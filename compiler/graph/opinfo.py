@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.fx
 
 from . import meta
 
-__all__ = ["OpInfo", "op_info"]
+__all__ = ["OpInfo", "op_info", "run_rule"]
 
 # Declared as if their results were fresh; the kernels give views.
 _VIEWS_IN_FACT = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"))
@@ -173,3 +174,14 @@ def op_info(op: torch._ops.OpOverload) -> OpInfo:
     if info is None:
         info = _infos[op] = OpInfo(op)
     return info
+
+
+def run_rule(rule: Any, args: list, kwargs: dict) -> Any:
+    """Run a rule of metadata on nodes' metadata."""
+
+    def meta_of(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return value.meta["val"]
+        return [meta_of(item) for item in value] if isinstance(value, list) else value
+
+    return rule(*[meta_of(arg) for arg in args], **{name: meta_of(value) for name, value in kwargs.items()})

@@ -36,183 +36,194 @@ _NO_TENSORS = "nothing to compile: no tensor code to speak of"
 _MOST_WORDS = 400  # characters of a sentence that holds what the program said
 
 
-def finish(r: Any, served: int = 0) -> None:
+def finish(report: Any, served: int = 0) -> None:
     """Fill marks, findings and summary of a CompileReport. `served`: calls that entries of an earlier run served."""
-    _forget_own_error(r)
-    excuse_breaks(r)
-    name_first_breaks(r)
-    for i, f in enumerate(r.frames):  # (harmless or not is known only now)
-        ended = [b for b in r.graph_breaks if b.frame == i]
-        if f.status == "partly" and not f.reason and ended and all(b.harmless for b in ended):
-            f.status = "compiled"
-    r.marks = _marks(r)
-    found = _findings(r)
-    loud = [f for f in found if f.severity == "warning"][: _MAX_FINDINGS - min(len(r.notes), 1)]
+    _forget_own_error(report)
+    excuse_breaks(report)
+    name_first_breaks(report)
+    for i, frame in enumerate(report.frames):  # (harmless or not is known only now)
+        ended = [brk for brk in report.graph_breaks if brk.frame == i]
+        if frame.status == "partly" and not frame.reason and ended and all(brk.harmless for brk in ended):
+            frame.status = "compiled"
+    report.marks = _marks(report)
+    found = _findings(report)
+    loud = [finding for finding in found if finding.severity == "warning"][: _MAX_FINDINGS - min(len(report.notes), 1)]
     # what a person can act on comes first, then a note at least
-    first = sorted([*r.notes, *loud], key=lambda f: f.severity != "warning")
-    r.findings = [*first, *(f for f in found if f.severity != "warning")][:_MAX_FINDINGS]
-    m = r.summary = s.Summary()
-    backward = {b for p in r.partitions for b in p.backward}  # part of what was captured, not captured themselves
-    m.graphs = sum(i not in backward for i in range(len(r.graphs)))
-    m.breaks = sum(not _is_own_error(r, b) for b in r.graph_breaks)
-    m.kernels = len(r.kernels)
-    m.externs = sum(e.count for e in r.externs)
-    m.recompiles = len(r.recompiles)
-    m.compile_seconds = sum(st.seconds for st in r.stages if not st.parent) if r.waited is None else r.waited
-    forget_unused(r)
-    r.speedups.share = share_of_run(r)
-    m.status, m.note = _status(r, served)
-    if r.raised == "FullGraphError" and r.graph_breaks:  # the one break that ended it is the whole story
-        b = r.graph_breaks[-1]
-        asked = "error_on_graph_break" if r.raised_words.startswith("error_on_graph_break") else "fullgraph"
-        m.status, m.note = "error", f"{asked}: the graph breaks at line {b.line} ({_code_word(b)})"
-    elif r.raised == "KeyboardInterrupt":
-        m.note = "interrupted"
-        m.status = "partly" if any(f.entries for f in r.frames) else "error"
-    elif r.raised:
-        m.note = (
-            f"{m.note} · " * (m.status not in ("nothing", "error") and bool(m.note)) + f"the cell raised {r.raised}"
+    first = sorted([*report.notes, *loud], key=lambda finding: finding.severity != "warning")
+    report.findings = [*first, *(finding for finding in found if finding.severity != "warning")][:_MAX_FINDINGS]
+    summary = report.summary = s.Summary()
+    backward = {
+        b for partition in report.partitions for b in partition.backward
+    }  # part of what was captured, not captured themselves
+    summary.graphs = sum(i not in backward for i in range(len(report.graphs)))
+    summary.breaks = sum(not _is_own_error(report, brk) for brk in report.graph_breaks)
+    summary.kernels = len(report.kernels)
+    summary.externs = sum(extern.count for extern in report.externs)
+    summary.recompiles = len(report.recompiles)
+    summary.compile_seconds = (
+        sum(st.seconds for st in report.stages if not st.parent) if report.waited is None else report.waited
+    )
+    forget_unused(report)
+    report.speedups.share = share_of_run(report)
+    summary.status, summary.note = _status(report, served)
+    if report.raised == "FullGraphError" and report.graph_breaks:  # the one break that ended it is the whole story
+        brk = report.graph_breaks[-1]
+        asked = "error_on_graph_break" if report.raised_words.startswith("error_on_graph_break") else "fullgraph"
+        summary.status, summary.note = "error", f"{asked}: the graph breaks at line {brk.line} ({_code_word(brk)})"
+    elif report.raised == "KeyboardInterrupt":
+        summary.note = "interrupted"
+        summary.status = "partly" if any(frame.entries for frame in report.frames) else "error"
+    elif report.raised:
+        summary.note = (
+            f"{summary.note} · " * (summary.status not in ("nothing", "error") and bool(summary.note))
+            + f"the cell raised {report.raised}"
         )
-        m.status = "partly" if m.status == "compiled" else m.status
-    m.symbol = SYMBOLS[m.status]
-    split_compiled(r)
-    raise_peaks(r)
-    r.decisions = decisions_of(r)
-    r.answers = answers_of(r)
-    m.line = closed_line(r)
+        summary.status = "partly" if summary.status == "compiled" else summary.status
+    summary.symbol = SYMBOLS[summary.status]
+    split_compiled(report)
+    raise_peaks(report)
+    report.decisions = decisions_of(report)
+    report.answers = answers_of(report)
+    summary.line = closed_line(report)
 
 
-def _status(r: Any, served: int) -> tuple[str, str]:
+def _status(report: Any, served: int) -> tuple[str, str]:
     """The word of the summary, and the note beside it."""
-    for f in r.frames:
-        if f.name in r.reran and f.status == "compiled":
-            f.status, f.reason = "partly", RERAN
-    if r.raised and r.why_nothing:
+    for frame in report.frames:
+        if frame.name in report.reran and frame.status == "compiled":
+            frame.status, frame.reason = "partly", RERAN
+    if report.raised and report.why_nothing:
         return "error", ""
-    if without_tensors(r) and not r.raised and not r.errors:
-        return "nothing", r.why_nothing or _NO_TENSORS
-    skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
-    if r.graphs or not r.raised and any(f.entries for f in r.frames):
-        return _status_with_graphs(r, skipped)
-    return _status_without_graphs(r, skipped, served)
+    if without_tensors(report) and not report.raised and not report.errors:
+        return "nothing", report.why_nothing or _NO_TENSORS
+    skipped = [
+        report.frames[fallback.frame]
+        for fallback in report.fallbacks
+        if fallback.frame is not None and report.frames[fallback.frame].status == "skipped"
+    ]
+    if report.graphs or not report.raised and any(frame.entries for frame in report.frames):
+        return _status_with_graphs(report, skipped)
+    return _status_without_graphs(report, skipped, served)
 
 
-def _status_with_graphs(r: Any, skipped: list) -> tuple[str, str]:
+def _status_with_graphs(report: Any, skipped: list) -> tuple[str, str]:
     """How much of what was captured ran compiled. `skipped`: the frames that ran as plain Python."""
-    limit = _at_its_limit(r)
+    limit = _at_its_limit(report)
     if limit is not None:
         return "partly", f"{limit.reason} in `{limit.name}`, which runs eager from there on"
-    eager = [g for g in r.graphs if g.ran == "eager"]
-    if eager and len(eager) == len(r.graphs):
-        if r.raised:  # whose kernels would have run is of no interest any more
+    eager = [graph for graph in report.graphs if graph.ran == "eager"]
+    if eager and len(eager) == len(report.graphs):
+        if report.raised:  # whose kernels would have run is of no interest any more
             return "error", ""
-        why = next((f.reason for f in r.fallbacks if f.frame is None or not skipped), "")
+        why = next((fallback.reason for fallback in report.fallbacks if fallback.frame is None or not skipped), "")
         return "eager", f"captured, but run with torch's own kernels: {why}"
-    if r.reran:
-        return "partly", f"a graph raised: {plural(sum(r.reran.values()), 'call')} ran as plain Python"
-    if any(not b.harmless for b in r.graph_breaks) or skipped or r.errors or eager or fell_back(r):
+    if report.reran:
+        return "partly", f"a graph raised: {plural(sum(report.reran.values()), 'call')} ran as plain Python"
+    if any(not brk.harmless for brk in report.graph_breaks) or skipped or report.errors or eager or fell_back(report):
         return "partly", ""
     return "compiled", ""
 
 
-def _status_without_graphs(r: Any, skipped: list, served: int) -> tuple[str, str]:
+def _status_without_graphs(report: Any, skipped: list, served: int) -> tuple[str, str]:
     """Why nothing was captured."""
-    limit = _at_its_limit(r)
+    limit = _at_its_limit(report)
     if limit is not None:
         return "eager", f"{limit.reason} in `{limit.name}`"
-    if r.errors:
-        return "error", r.errors[0]
+    if report.errors:
+        return "error", report.errors[0]
     if skipped:
         return "eager", f"ran as plain Python: `{skipped[0].name}`: {skipped[0].reason}"
-    if r.graph_breaks:
-        return "eager", f"ran as plain Python: {r.graph_breaks[0].reason}"
+    if report.graph_breaks:
+        return "eager", f"ran as plain Python: {report.graph_breaks[0].reason}"
     if served:
         return "compiled", f"{plural(served, 'call')} served by entries compiled before"
-    anywhere = next((f.reason for f in r.fallbacks if f.frame is None), "")
+    anywhere = next((fallback.reason for fallback in report.fallbacks if fallback.frame is None), "")
     if anywhere:  # no frame was seen: the extension that sees them is missing
         return "eager", anywhere
-    return "nothing", r.why_nothing or _NO_TENSORS
+    return "nothing", report.why_nothing or _NO_TENSORS
 
 
-def _at_its_limit(r: Any) -> Any:
+def _at_its_limit(report: Any) -> Any:
     """The first frame that is compiled no more, because it was so often."""
-    return next((f for f in r.frames if f.status == "limit"), None)
+    return next((frame for frame in report.frames if frame.status == "limit"), None)
 
 
-def _forget_own_error(r: Any) -> None:
+def _forget_own_error(report: Any) -> None:
     """What the program raises, capture may have met first, as an error of its own: the cell's error is told once, as
     the program's.
     """
-    words = f"{r.raised}: {r.raised_words.splitlines()[0] if r.raised_words else ''}".rstrip(": ")
-    if not r.raised_words:
+    words = f"{report.raised}: {report.raised_words.splitlines()[0] if report.raised_words else ''}".rstrip(": ")
+    if not report.raised_words:
         return
-    own = [f for f in r.fallbacks if "internal error" in f.reason and words in f.reason]
-    for f in own:
-        r.fallbacks.remove(f)
-        frame = r.frames[f.frame] if f.frame is not None else None
+    own = [
+        fallback for fallback in report.fallbacks if "internal error" in fallback.reason and words in fallback.reason
+    ]
+    for fallback in own:
+        report.fallbacks.remove(fallback)
+        frame = report.frames[fallback.frame] if fallback.frame is not None else None
         if frame is not None and frame.status == "skipped" and words in frame.reason:
-            frame.status, frame.reason = "error", f"it raises {r.raised}"
-    r.errors = [e for e in r.errors if words not in e]
+            frame.status, frame.reason = "error", f"it raises {report.raised}"
+    report.errors = [error for error in report.errors if words not in error]
     if own:
-        r.why_nothing = f"the cell raised {r.raised}"
+        report.why_nothing = f"the cell raised {report.raised}"
 
 
-def _is_own_error(r: Any, b: s.Break) -> bool:
+def _is_own_error(report: Any, brk: s.Break) -> bool:
     """What ended the cell would have ended it in eager, too: it is no break that anything costs."""
-    return bool(r.raised) and b.kind == "exception"
+    return bool(report.raised) and brk.kind == "exception"
 
 
-def _marks(r: Any) -> list[s.Mark]:
+def _marks(report: Any) -> list[s.Mark]:
     """One mark a line, of what became of it; and one of guards that rely on it, whatever became of it."""
     best: dict[tuple[str, int, bool], s.Mark] = {}
 
     def put(file: str, line: int | None, kind: str, text: str, ref: str, end_line: int | None = None) -> None:
-        if not line or not _is_user_code(r, file):
+        if not line or not _is_user_code(report, file):
             return
         at = (file, line, kind == "guard")
         if at not in best or _PRIORITY.index(kind) < _PRIORITY.index(best[at].kind):
             best[at] = s.Mark(line, kind, text, file, cell_number(file), end_line, ref)
 
-    passes = {tuple(g.called_at) for g in r.graphs if g.called_at}
-    for i, b in enumerate(r.graph_breaks):
-        words = b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else "")
-        if b.harmless:  # (a backward pass that autograd calls is compiled)
-            put(b.file, b.line, "captured" if (b.file, b.line) in passes else "eager", words, f"breaks/{i}")
+    passes = {tuple(graph.called_at) for graph in report.graphs if graph.called_at}
+    for i, brk in enumerate(report.graph_breaks):
+        words = brk.reason + (f" {brk.remedy[0].upper()}{brk.remedy[1:]}" if brk.remedy else "")
+        if brk.harmless:  # (a backward pass that autograd calls is compiled)
+            put(brk.file, brk.line, "captured" if (brk.file, brk.line) in passes else "eager", words, f"breaks/{i}")
         else:
-            put(b.file, b.line, "break", words, f"breaks/{i}", b.end_line)
-    for i, c in enumerate(r.recompiles):
+            put(brk.file, brk.line, "break", words, f"breaks/{i}", brk.end_line)
+    for i, recompile in enumerate(report.recompiles):
         put(
-            c.file,
-            c.line,
+            recompile.file,
+            recompile.line,
             "guard",
-            f"{subject(c)}: {then_and_now(c)}; {_called(c.frame_name)} was compiled again",
+            f"{subject(recompile)}: {then_and_now(recompile)}; {_called(recompile.frame_name)} was compiled again",
             f"recompiles/{i}",
         )
-    for i, f in enumerate(r.fallbacks):
-        if f.frame is not None:
-            frame = r.frames[f.frame]
+    for i, fallback in enumerate(report.fallbacks):
+        if fallback.frame is not None:
+            frame = report.frames[fallback.frame]
             if frame.status not in ("skipped", "limit", "error"):
                 # an operator by eager's kernel is no function that runs eager
                 continue
-            put(frame.file, frame.line, "eager", f"runs as plain Python: {f.reason}", f"fallbacks/{i}")
-    for i, g in enumerate(r.guards):
-        if g.kind in ("EQUALS", "PREDICATE", "LEN") and g.why:
-            put(g.file, g.line, "guard", f"pinned: {g.text} ({g.why})", f"guards/{i}")
-    for i, g in enumerate(r.graphs):
-        for file, line in g.lines:
-            put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
-        for file, line in (g.captured or g.lowered).lines():
-            put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
-        called = [(file, line) for _, _, file, line in g.callers]
-        if g.frame is not None and r.frames[g.frame].file != r.source.file:
-            called.append((r.source.file, r.frames[g.frame].cell_line))
+            put(frame.file, frame.line, "eager", f"runs as plain Python: {fallback.reason}", f"fallbacks/{i}")
+    for i, guard in enumerate(report.guards):
+        if guard.kind in ("EQUALS", "PREDICATE", "LEN") and guard.why:
+            put(guard.file, guard.line, "guard", f"pinned: {guard.text} ({guard.why})", f"guards/{i}")
+    for i, guard in enumerate(report.graphs):
+        for file, line in guard.lines:
+            put(file, line, "captured", f"compiled into {guard.name}", f"graphs/{i}")
+        for file, line in (guard.captured or guard.lowered).lines():
+            put(file, line, "captured", f"compiled into {guard.name}", f"graphs/{i}")
+        called = [(file, line) for _, _, file, line in guard.callers]
+        if guard.frame is not None and report.frames[guard.frame].file != report.source.file:
+            called.append((report.source.file, report.frames[guard.frame].cell_line))
         for file, line in called:
-            put(file, line, "captured", f"what it calls is compiled into {g.name}", f"graphs/{i}")
-    return sorted(best.values(), key=lambda m: (m.file, m.line, _PRIORITY.index(m.kind)))
+            put(file, line, "captured", f"what it calls is compiled into {guard.name}", f"graphs/{i}")
+    return sorted(best.values(), key=lambda mark: (mark.file, mark.line, _PRIORITY.index(mark.kind)))
 
 
-def _is_user_code(r: Any, file: str) -> bool:
-    return bool(file) and (file == r.source.file or cell_number(file) is not None)
+def _is_user_code(report: Any, file: str) -> bool:
+    return bool(file) and (file == report.source.file or cell_number(file) is not None)
 
 
 def _called(frame: str) -> str:
@@ -220,11 +231,11 @@ def _called(frame: str) -> str:
     return words if words != frame else f"`{frame}`"
 
 
-def numerics_findings(r: Any) -> list[s.Finding]:
+def numerics_findings(report: Any) -> list[s.Finding]:
     """Where digits are lost, the first node that is further from float64 than eager is, beyond rounding, and the first
     with NaN. What follows from the first of these is told without a remedy of its own."""
-    first = next((i for i, n in enumerate(r.numerics) if n.cause), len(r.numerics))
-    return [*_lost(r, first), *_divergence(r, first), *_not_a_number(r)]
+    first = next((i for i, numeric in enumerate(report.numerics) if numeric.cause), len(report.numerics))
+    return [*_lost(report, first), *_divergence(report, first), *_not_a_number(report)]
 
 
 _KEEP = {  # how digits are kept: in which dtype, or by which formula
@@ -234,36 +245,39 @@ _KEEP = {  # how digits are kept: in which dtype, or by which formula
 }
 
 
-def _lost(r: Any, first: int) -> list[s.Finding]:
-    if first == len(r.numerics):
+def _lost(report: Any, first: int) -> list[s.Finding]:
+    if first == len(report.numerics):
         return []
-    n = r.numerics[first]
-    wide = "float32" if n.dtype in ("float16", "bfloat16") else "float64"
-    text = f"{_at(r, n)}`{n.node}` ({n.op}) loses what float64 keeps: {n.why}"
-    return [s.Finding("warning", text, _KEEP[n.cause].format(wide), "numerics", n.line)]
+    numeric = report.numerics[first]
+    wide = "float32" if numeric.dtype in ("float16", "bfloat16") else "float64"
+    text = f"{_at(report, numeric)}`{numeric.node}` ({numeric.op}) loses what float64 keeps: {numeric.why}"
+    return [s.Finding("warning", text, _KEEP[numeric.cause].format(wide), "numerics", numeric.line)]
 
 
-def _at(r: Any, n: s.NumericError) -> str:
+def _at(report: Any, numeric: s.NumericError) -> str:
     """`line 3: `, with the cell where it is another than the report's."""
-    if not n.line:
+    if not numeric.line:
         return ""
-    return f"line {n.line}: " if n.file in ("", r.source.file) else f"{n.file}:{n.line}: "
+    return f"line {numeric.line}: " if numeric.file in ("", report.source.file) else f"{numeric.file}:{numeric.line}: "
 
 
-def _not_a_number(r: Any) -> list[s.Finding]:
-    n = next((n for n in r.numerics if n.nan), None)
-    if n is None:
+def _not_a_number(report: Any) -> list[s.Finding]:
+    numeric = next((numeric for numeric in report.numerics if numeric.nan), None)
+    if numeric is None:
         return []
-    eager = "" if n.verdict == "diverges" else ", as in eager"
-    text = f"{_at(r, n)}`{n.node}` ({n.op}) is the first value with NaN: {n.nan} of {n.count}{eager}"
-    return [s.Finding("warning", text, "", "numerics", n.line)]
+    eager = "" if numeric.verdict == "diverges" else ", as in eager"
+    value = f"{_at(report, numeric)}`{numeric.node}` ({numeric.op})"
+    text = f"{value} is the first value with NaN: {numeric.nan} of {numeric.count}{eager}"
+    return [s.Finding("warning", text, "", "numerics", numeric.line)]
 
 
-def _divergence(r: Any, cause: int) -> list[s.Finding]:
-    i, worst = next(((i, n) for i, n in enumerate(r.numerics) if n.verdict == "diverges"), (0, None))
+def _divergence(report: Any, cause: int) -> list[s.Finding]:
+    i, worst = next(
+        ((i, numeric) for i, numeric in enumerate(report.numerics) if numeric.verdict == "diverges"), (0, None)
+    )
     if worst is None:
         return []
-    what = f"{_at(r, worst)}`{worst.node}` ({worst.op})"
+    what = f"{_at(report, worst)}`{worst.node}` ({worst.op})"
     text = f"{what} is the first value that differs from eager's beyond rounding: {worst.why}"
     action = "compile with options={'emulate_precision': True}" if i < cause else ""
     return [s.Finding("warning" if action else "info", text, action, "numerics", worst.line)]
@@ -272,29 +286,29 @@ def _divergence(r: Any, cause: int) -> list[s.Finding]:
 _PING_PONG = 8  # switches between entries, and one in so many calls, from which on it is worth a word
 
 
-def _ping_pong(r: Any) -> list[s.Finding]:
+def _ping_pong(report: Any) -> list[s.Finding]:
     """Frames whose calls go back and forth between entries: each switch first evaluates the guards of the entry
     before.
     """
     out = []
-    for i, f in enumerate(r.frames):
-        entries = [r.entries[n] for n in f.entries]
-        switches, calls = sum(e.switches or 0 for e in entries), sum(e.hits or 0 for e in entries)
+    for i, frame in enumerate(report.frames):
+        entries = [report.entries[number] for number in frame.entries]
+        switches, calls = sum(entry.switches or 0 for entry in entries), sum(entry.hits or 0 for entry in entries)
         if switches < _PING_PONG or switches * _PING_PONG < calls:
             continue
-        last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
+        last = next((recompile for recompile in reversed(report.recompiles) if recompile.frame == i), None)
         what = f": {subject(last)} goes back and forth ({last.expected} ↔ {last.got})" if last is not None else ""
         text = (
-            f"{_called(f.name)} switched {plural(switches, 'time')} between its {len(entries)} entries in"
+            f"{_called(frame.name)} switched {plural(switches, 'time')} between its {len(entries)} entries in"
             f" {plural(calls, 'call')}{what}"
         )
-        cost = max((e.guard_seconds or 0.0 for e in entries), default=0.0) * switches
+        cost = max((entry.guard_seconds or 0.0 for entry in entries), default=0.0) * switches
         out.append(
             s.Finding(
                 "info",
                 *_with_action(text, last.suggestion if last is not None else ""),
                 f"frames/{i}",
-                f.line,
+                frame.line,
                 cost or None,
             )
         )
@@ -304,17 +318,19 @@ def _ping_pong(r: Any) -> list[s.Finding]:
 _MORE_MEMORY = 1.1  # of eager's peak, from which on it is worth a word
 
 
-def _memory(r: Any) -> list[s.Finding]:
+def _memory(report: Any) -> list[s.Finding]:
     """Graphs that hold more at once than eager would."""
     return [
         s.Finding(
             "info",
-            f"a call holds {size(m.peak_bytes)} at its peak, where eager holds {size(m.eager_peak_bytes)}",
+            f"a call holds {size(memory.peak_bytes)} at its peak, where eager holds {size(memory.eager_peak_bytes)}",
             "",
             "speed",
         )
-        for m in r.memory
-        if m.peak_bytes and m.eager_peak_bytes and m.peak_bytes > max(_MORE_MEMORY * m.eager_peak_bytes, 1 << 20)
+        for memory in report.memory
+        if memory.peak_bytes
+        and memory.eager_peak_bytes
+        and memory.peak_bytes > max(_MORE_MEMORY * memory.eager_peak_bytes, 1 << 20)
     ]
 
 
@@ -323,179 +339,189 @@ def _with_action(text: str, remedy: str) -> tuple[str, str]:
     return (f"{text.removesuffix('.')}; {remedy}", "") if remedy.startswith(NO_CHANGE) else (text, remedy)
 
 
-def _where(r: Any, b: s.Break) -> str:
-    return f"line {b.line}" if b.file == r.source.file else f"{b.file}:{b.line}"
+def _where(report: Any, brk: s.Break) -> str:
+    return f"line {brk.line}" if brk.file == report.source.file else f"{brk.file}:{brk.line}"
 
 
-def _findings(r: Any) -> list[s.Finding]:
+def _findings(report: Any) -> list[s.Finding]:
     found = [
-        *_limits(r),
-        *numerics_findings(r),
-        *_broken(r),
-        *_ping_pong(r),
-        *_memory(r),
-        *_compiled_again(r),
-        *_ran_eager(r),
+        *_limits(report),
+        *numerics_findings(report),
+        *_broken(report),
+        *_ping_pong(report),
+        *_memory(report),
+        *_compiled_again(report),
+        *_ran_eager(report),
     ]
-    return sorted(found, key=lambda f: f.severity != "warning")[:_MAX_FINDINGS]  # what a person can act on comes first
+    return sorted(found, key=lambda finding: finding.severity != "warning")[
+        :_MAX_FINDINGS
+    ]  # what a person can act on comes first
 
 
-def _broken(r: Any) -> list[s.Finding]:
+def _broken(report: Any) -> list[s.Finding]:
     """Graph breaks; several that nobody has to change are one finding."""
     out = []
     told: dict[tuple[str, str], dict[str, int]] = {}  # reason and remedy -> where, and the first break there
-    harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless and not _is_ours(b)))
+    harmless = list(
+        dict.fromkeys(_where(report, brk) for brk in report.graph_breaks if brk.harmless and not _is_ours(brk))
+    )
     bounded = False
     same: set[tuple[str, str]] = set()  # one line may break in two ways (with gradients, without) for one remedy
-    for i, b in enumerate(r.graph_breaks):
-        if not b.harmless or len(harmless) == 1 and not _is_ours(b):
-            alike = b.reason, b.remedy + (b.code if b.fix else "")
-            if b.remedy and (_where(r, b), b.remedy) in same and alike not in told:
+    for i, brk in enumerate(report.graph_breaks):
+        if not brk.harmless or len(harmless) == 1 and not _is_ours(brk):
+            alike = brk.reason, brk.remedy + (brk.code if brk.fix else "")
+            if brk.remedy and (_where(report, brk), brk.remedy) in same and alike not in told:
                 continue
-            same.add((_where(r, b), b.remedy))
-            told.setdefault(alike, {}).setdefault(_where(r, b), i)
+            same.add((_where(report, brk), brk.remedy))
+            told.setdefault(alike, {}).setdefault(_where(report, brk), i)
     for places in told.values():
         i = next(iter(places.values()))
-        b = r.graph_breaks[i]
-        remedy = _OWN_ERROR if _is_own_error(r, b) else b.remedy
-        text, action = _with_action(f"{_places(list(places))}: {b.reason}", remedy)
-        if action and b.kind == "print" and (most := _guards_after(r, b)):
+        brk = report.graph_breaks[i]
+        remedy = _OWN_ERROR if _is_own_error(report, brk) else brk.remedy
+        text, action = _with_action(f"{_places(list(places))}: {brk.reason}", remedy)
+        if action and brk.kind == "print" and (most := _guards_after(report, brk)):
             text += (
                 f" Elsewhere it takes as long: a change wins the guards of what follows, {seconds(most)} of this run."
             )
-        elif action and not b.harmless and not bounded and (gain := most_without_breaks(r)) is not None:
+        elif action and not brk.harmless and not bounded and (gain := most_without_breaks(report)) is not None:
             bounded = True  # it is for all breaks together
             text += f" Without the breaks the run is at most {max(gain, 1.01):.3g}\u00d7 as fast."
-        out.append(s.Finding("info" if b.harmless else "warning", text, action, f"breaks/{i}", b.line, None))
+        out.append(s.Finding("info" if brk.harmless else "warning", text, action, f"breaks/{i}", brk.line, None))
     if len(harmless) > 1:
-        first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless and not _is_ours(b))
+        first = next(i for i, brk in enumerate(report.graph_breaks) if brk.harmless and not _is_ours(brk))
         text = f"{_places(harmless)} ran as plain Python; the code around them is compiled, and no change is needed"
-        out.append(s.Finding("info", text, "", f"breaks/{first}", r.graph_breaks[first].line, None))
+        out.append(s.Finding("info", text, "", f"breaks/{first}", report.graph_breaks[first].line, None))
     return out
 
 
-def _is_ours(b: s.Break) -> bool:
+def _is_ours(brk: s.Break) -> bool:
     """In code of this package, which stands for a step of an optimizer: nobody's line."""
-    return b.file.startswith("tcompile/")
+    return brk.file.startswith("tcompile/")
 
 
-def _guards_after(r: Any, b: s.Break) -> float:
+def _guards_after(report: Any, brk: s.Break) -> float:
     """What guards took in this run of the function's entries, and of its loops', beside the one that the break ends:
     they go on after it."""
-    if b.frame is None:
+    if brk.frame is None:
         return 0.0
-    name = r.frames[b.frame].name
-    frames = [f for f in r.frames if f.name == name or f.name.startswith(f"{name}.<loop at line ")]
-    after = [r.entries[n] for f in frames for n in f.entries if n != b.entry]
-    return sum((e.guard_seconds or 0.0) * max(1, e.hits or 0) for e in after)
+    name = report.frames[brk.frame].name
+    frames = [frame for frame in report.frames if frame.name == name or frame.name.startswith(f"{name}.<loop at line ")]
+    after = [report.entries[number] for frame in frames for number in frame.entries if number != brk.entry]
+    return sum((entry.guard_seconds or 0.0) * max(1, entry.hits or 0) for entry in after)
 
 
 def _places(names: list[str]) -> str:
     """`line 3`, `lines 3, 5 and 2 more`."""
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    if len(names) > 1 and all(n.startswith("line ") for n in names):
-        return "lines " + ", ".join(n.removeprefix("line ") for n in names[:4]) + more
+    if len(names) > 1 and all(name.startswith("line ") for name in names):
+        return "lines " + ", ".join(name.removeprefix("line ") for name in names[:4]) + more
     return ", ".join(names[:4]) + more
 
 
-def _limits(r: Any) -> list[s.Finding]:
+def _limits(report: Any) -> list[s.Finding]:
     """Functions that were compiled so often that they are not any more, the latest first."""
     out = []
-    for i, f in enumerate(r.frames):
-        if f.status != "limit":
+    for i, frame in enumerate(report.frames):
+        if frame.status != "limit":
             continue
-        last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
+        last = next((recompile for recompile in reversed(report.recompiles) if recompile.frame == i), None)
         why = f": {subject(last)} changes every call" if last is not None else ""
         advice = last.suggestion if last is not None else ""
         action = advice or "raise tcompile.config.recompile_limit, or pass dynamic=True"
-        text = f"`{f.name}` reached the {f.reason.removesuffix(')')}){why}"
-        out.append(s.Finding("warning", text, action, f"frames/{i}", f.line))
+        text = f"`{frame.name}` reached the {frame.reason.removesuffix(')')}){why}"
+        out.append(s.Finding("warning", text, action, f"frames/{i}", frame.line))
     return out[::-1]
 
 
-def _compiled_again(r: Any) -> list[s.Finding]:
-    took = recompile_seconds(r)
+def _compiled_again(report: Any) -> list[s.Finding]:
+    took = recompile_seconds(report)
     by_cause: dict[tuple, list[int]] = {}
-    for i, c in enumerate(r.recompiles):
-        if c.suggestion.startswith(FOLLOWS):  # told with its cause
+    for i, recompile in enumerate(report.recompiles):
+        if recompile.suggestion.startswith(FOLLOWS):  # told with its cause
             continue
-        by_cause.setdefault((c.frame, subject(c)), []).append(i)
+        by_cause.setdefault((recompile.frame, subject(recompile)), []).append(i)
     out = []
-    named = {(c.frame, c.suggestion) for c in r.recompiles if NO_NAME not in c.source}
+    named = {
+        (recompile.frame, recompile.suggestion) for recompile in report.recompiles if NO_NAME not in recompile.source
+    }
     for (_, what), which in by_cause.items():
-        c = r.recompiles[which[-1]]
-        if NO_NAME in what and (c.frame, c.suggestion) in named:  # the same, seen after a break
+        recompile = report.recompiles[which[-1]]
+        if NO_NAME in what and (recompile.frame, recompile.suggestion) in named:  # the same, seen after a break
             continue
         times = f" {len(which)} times" if len(which) > 1 else ""
-        cost = sum(took[n] for n in which) or None
-        text = f"{_called(c.frame_name)} was compiled again{times} because {change_words(c)}"
-        if cost is not None and len(which) < 3 and cost < max(_LITTLE_COMPILING, _LITTLE * r.wall.seconds):
+        cost = sum(took[number] for number in which) or None
+        text = f"{_called(recompile.frame_name)} was compiled again{times} because {change_words(recompile)}"
+        if cost is not None and len(which) < 3 and cost < max(_LITTLE_COMPILING, _LITTLE * report.wall.seconds):
             text, action = f"{text}; nothing to avoid", ""
         else:
-            text, action = _with_action(text, c.suggestion)
+            text, action = _with_action(text, recompile.suggestion)
         severity = "info" if len(which) < 3 else "warning"
-        out.append(s.Finding(severity, text, action, f"recompiles/{which[-1]}", c.line, cost))
+        out.append(s.Finding(severity, text, action, f"recompiles/{which[-1]}", recompile.line, cost))
     return out
 
 
-def _ran_eager(r: Any) -> list[s.Finding]:
+def _ran_eager(report: Any) -> list[s.Finding]:
     out = []
-    for i, f in enumerate(r.fallbacks):
-        if f.frame is not None and without_tensors(r):
+    for i, fallback in enumerate(report.fallbacks):
+        if fallback.frame is not None and without_tensors(report):
             continue
-        times = f" {f.count} times" if f.count > 1 else ""
-        text = f.reason if f.reason.startswith(f.what) else f"{f.what} ran eager{times}: {f.reason}"
+        times = f" {fallback.count} times" if fallback.count > 1 else ""
+        text = (
+            fallback.reason
+            if fallback.reason.startswith(fallback.what)
+            else f"{fallback.what} ran eager{times}: {fallback.reason}"
+        )
         out.append(s.Finding("info", text, "", f"fallbacks/{i}"))
     return out
 
 
-def _breaks_told(r: Any) -> str:
+def _breaks_told(report: Any) -> str:
     """How many breaks, and where: those that nobody has to change are counted apart."""
-    told = [b for b in r.graph_breaks if not b.harmless]
-    lines = list(dict.fromkeys(b.line for b in told))
+    told = [brk for brk in report.graph_breaks if not brk.harmless]
+    lines = list(dict.fromkeys(brk.line for brk in told))
     at = ""
     if len(told) == 1:
         at = f" (line {told[0].line}: {_code_word(told[0])})"
     elif told:
         at = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:4]))}{', …' if len(lines) > 4 else ''})"
-    rest = r.summary.breaks - len(told)
+    rest = report.summary.breaks - len(told)
     if rest and told:
         at += f" + {rest} harmless"
     elif rest:
         at = " (no change needed)"
-    return plural(len(told) or r.summary.breaks, "break") + at
+    return plural(len(told) or report.summary.breaks, "break") + at
 
 
-def closed_line(r: Any) -> str:
+def closed_line(report: Any) -> str:
     """The one line under a cell: did it compile, was it faster, what did it cost."""
-    m = r.summary
-    head = f"{m.symbol} {m.status if m.status != 'nothing' else 'tcompile'}"
-    if m.status in ("nothing", "error", "eager"):
-        return f"{head}   {m.note}" + (
-            "  — what to do ▸" if m.status == "eager" and r.findings and r.findings[0].action else ""
+    summary = report.summary
+    head = f"{summary.symbol} {summary.status if summary.status != 'nothing' else 'tcompile'}"
+    if summary.status in ("nothing", "error", "eager"):
+        return f"{head}   {summary.note}" + (
+            "  — what to do ▸" if summary.status == "eager" and report.findings and report.findings[0].action else ""
         )
-    stock = r.options.get("engine") == "torch.compile"
-    facts = [("under torch.compile: " if stock else "") + plural(m.graphs, "graph")]
-    facts.append(_breaks_told(r))
-    if (m.kernels or not m.externs) and not stock:
-        facts.append(plural(m.kernels, "kernel"))
-    if m.externs:
-        facts.append(plural(m.externs, "library call"))
-    if m.recompiles:
-        what = list(dict.fromkeys(subject(c) for c in causes(r)))
-        facts.append(f"recompiled {m.recompiles}× ({', '.join(what[:2])}{', …' if len(what) > 2 else ''})")
-    parts = [" · ".join(facts) if m.graphs or not m.note else m.note]
-    if m.note and m.graphs:
-        parts.append(m.note)
-    parts += _compared(r)
-    if r.speedups.overall and r.speedups.note:
+    stock = report.options.get("engine") == "torch.compile"
+    facts = [("under torch.compile: " if stock else "") + plural(summary.graphs, "graph")]
+    facts.append(_breaks_told(report))
+    if (summary.kernels or not summary.externs) and not stock:
+        facts.append(plural(summary.kernels, "kernel"))
+    if summary.externs:
+        facts.append(plural(summary.externs, "library call"))
+    if summary.recompiles:
+        what = list(dict.fromkeys(subject(cause) for cause in causes(report)))
+        facts.append(f"recompiled {summary.recompiles}× ({', '.join(what[:2])}{', …' if len(what) > 2 else ''})")
+    parts = [" · ".join(facts) if summary.graphs or not summary.note else summary.note]
+    if summary.note and summary.graphs:
+        parts.append(summary.note)
+    parts += _compared(report)
+    if report.speedups.overall and report.speedups.note:
         parts[-1] += " (busy machine)"
-    unused, whose = unused_share(r)
+    unused, whose = unused_share(report)
     if unused:
         parts.append(f"{unused * 100:.0f} % of {whose} left out: nobody reads its results")
-    if m.graphs:
-        cost = f"{seconds(m.compile_seconds)} to compile"
-        main = main_call(r.speedups)
+    if summary.graphs:
+        cost = f"{seconds(summary.compile_seconds)} to compile"
+        main = main_call(report.speedups)
         even = main.break_even_calls if main is not None else None
         if even is not None:
             cost += f" · pays off after {count(even)} call{'' if even == 1 else 's'}"
@@ -503,15 +529,18 @@ def closed_line(r: Any) -> str:
     return f"{head}   " + "   ".join(parts)
 
 
-def _compared(r: Any) -> list[str]:
+def _compared(report: Any) -> list[str]:
     """How the cell's speed compares with eager's and stock's. Where there was one sample of each, that is told once."""
-    timed = [(words, r.speedups.over(over)) for over, words in (("eager", "eager"), ("torch", "torch.compile"))]
-    several = [(words, x) for words, x in timed if x is not None and x.lo != x.hi]
-    single = [(words, x) for words, x in timed if x is not None and x.lo == x.hi]
-    told = [against(x.ratio, x.lo, x.hi, words) + _of(r.speedups) for words, x in several]
+    timed = [(words, report.speedups.over(over)) for over, words in (("eager", "eager"), ("torch", "torch.compile"))]
+    several = [(words, speedup) for words, speedup in timed if speedup is not None and speedup.lo != speedup.hi]
+    single = [(words, speedup) for words, speedup in timed if speedup is not None and speedup.lo == speedup.hi]
+    told = [against(speedup.ratio, speedup.lo, speedup.hi, words) + _of(report.speedups) for words, speedup in several]
     if single:
-        x = single[0][1]
-        told.append(against(x.ratio, x.lo, x.hi, " and ".join(words for words, _ in single)) + _of(r.speedups))
+        speedup = single[0][1]
+        told.append(
+            against(speedup.ratio, speedup.lo, speedup.hi, " and ".join(words for words, _ in single))
+            + _of(report.speedups)
+        )
     return told
 
 
@@ -524,27 +553,27 @@ def _of(speedups: s.Speedups) -> str:
     return f" in {speedups.of}" + (f" ({words} % of the run)" if little else "")
 
 
-def _code_word(b: s.Break) -> str:
+def _code_word(brk: s.Break) -> str:
     """The few characters that ended the graph: `.item()`, or the kind in words."""
-    if b.code and b.col is not None and b.end_col is not None and b.end_line in (None, b.line):
-        piece = b.code.encode()[b.col : b.end_col].decode(errors="ignore").strip()
+    if brk.code and brk.col is not None and brk.end_col is not None and brk.end_line in (None, brk.line):
+        piece = brk.code.encode()[brk.col : brk.end_col].decode(errors="ignore").strip()
         if piece and len(piece) <= 24:
             return piece
-    return b.kind.replace("_", " ")
+    return brk.kind.replace("_", " ")
 
 
-def bound_words(r: Any) -> None:
+def bound_words(report: Any) -> None:
     """What the program said (an error's message, a value's text) may be of any length: a report keeps the beginning."""
-    r.errors = [_beginning(e) for e in r.errors]
-    rows = [*r.graph_breaks, *r.fallbacks, *r.frames, *r.recompiles, *r.timeline]
+    report.errors = [_beginning(error) for error in report.errors]
+    rows = [*report.graph_breaks, *report.fallbacks, *report.frames, *report.recompiles, *report.timeline]
     for row in rows:
         for name in ("reason", "remedy", "what", "expected", "got", "suggestion", "text"):
             value = getattr(row, name, None)
             if value and len(value) > _MOST_WORDS:
                 setattr(row, name, _beginning(value))
-    for b in r.graph_breaks:
-        if len(b.code) > _MOST_WORDS and b.fix is None:
-            b.code = _beginning(b.code)
+    for brk in report.graph_breaks:
+        if len(brk.code) > _MOST_WORDS and brk.fix is None:
+            brk.code = _beginning(brk.code)
 
 
 def _beginning(text: str) -> str:

@@ -11,12 +11,15 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
+from ..base.labels import cell_number
 from ..base.fx_nodes import is_constant, is_input, is_output
-from .schema import Node
+from .payload import encode
+from .schema import Graph, Node
 
-__all__ = ["nodes_of", "op_name", "meta_text", "modules_of", "own_line", "all_lines", "callers_of"]
+__all__ = ["nodes_of", "op_name", "meta_text", "modules_of", "own_line", "all_lines", "callers_of", "describe"]
 
 _GRADIENTS = "gradients"
+_NO_OPERATION = ("input", "parameter", "output")
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STACK = re.compile(r"(?:(?<=^)|(?<=\.))__stack_\d+_*(?:\.|$)")
@@ -199,3 +202,31 @@ def _size_text(s: Any) -> str:
     node = getattr(s, "node", None)
     expr = getattr(node, "expr", None)
     return str(expr if expr is not None else s)
+
+
+def describe(
+    graph: Graph, captured: Any, lowered: Any, kernel_of: dict[str, int], file: str, label: Callable[[str], str]
+) -> None:
+    """The nodes, lines and counts of a graph's row, from what was captured and lowered. `kernel_of` has the kernel of a
+    node by its name; those of lines and modules are added."""
+    static = {given.name for given in getattr(captured, "inputs", ()) if getattr(given, "static", False)}
+    if lowered is not None and not graph.lowered:
+        nodes = nodes_of(lowered, static, label, kernel_of)
+        graph.lowered = encode(nodes)
+        for node in nodes:
+            if node.kernel is not None and node.line is not None:
+                kernel_of.setdefault(f"{node.file}:{node.line}:{node.module}", node.kernel)
+    if captured is not None and not graph.captured:
+        module = captured.graph_module
+        places = {(label(name), line) for name, line in all_lines(module)}
+        graph.lines = sorted([name, line] for name, line in places if cell_number(name) is not None)
+        graph.callers = callers_of(module, file, label)
+        nodes = nodes_of(module, static, label, kernel_of)
+        for node in nodes:
+            if node.kernel is None and node.op not in _NO_OPERATION:
+                node.kernel = kernel_of.get(f"{node.file}:{node.line}:{node.module}")
+        graph.captured = encode(nodes)
+        graph.ops = sum(node.op not in _NO_OPERATION for node in nodes)
+        graph.outputs = sum(len(node.inputs) for node in nodes if node.op == "output")
+    elif lowered is not None and not graph.ops:
+        graph.ops = sum(node.op not in _NO_OPERATION for node in graph.lowered.nodes())

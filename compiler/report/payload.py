@@ -54,12 +54,16 @@ class GraphData:
         if not self.count or dtype not in self.tables["dtypes"]:
             return {}
         wanted = {k for k, op in enumerate(self.tables["ops"]) if op.removeprefix("aten.").split(".")[0] in ops}
-        number, c = self.tables["dtypes"].index(dtype), self.columns
-        rows = {i for i, (op, d) in enumerate(zip(c["op"], c["dtype"])) if op in wanted and d == number}
+        number, columns = self.tables["dtypes"].index(dtype), self.columns
+        rows = {
+            i for i, (op, dtype) in enumerate(zip(columns["op"], columns["dtype"])) if op in wanted and dtype == number
+        }
         if not rows:
             return {}
         order = (row for row, _, _ in _order(self)) if self.repeats else range(self.count)
-        return {name: self.tables["ops"][c["op"][row]] for name, row in zip(c["name"], order) if row in rows}
+        return {
+            name: self.tables["ops"][columns["op"][row]] for name, row in zip(columns["name"], order) if row in rows
+        }
 
     def lines(self) -> set[tuple[str, int]]:
         """File and line of its operations, without making the nodes."""
@@ -80,8 +84,8 @@ class GraphData:
 def encode(nodes: list[Node]) -> GraphData:
     """Columns of `nodes`, which must be in topological order; their inputs are indices into the list."""
     nodes = _sink_parameters(nodes)
-    tables: dict[str, dict[Any, int]] = {k: {} for k in _TABLES}
-    columns: dict[str, list] = {k: [] for k in (*_ROW, "inputs")}
+    tables: dict[str, dict[Any, int]] = {name: {} for name in _TABLES}
+    columns: dict[str, list] = {name: [] for name in (*_ROW, "inputs")}
     blocks = _find_repeats(nodes)
     repeats: list[dict] = []
     i = 0
@@ -91,47 +95,57 @@ def encode(nodes: list[Node]) -> GraphData:
         if block:
             repeats.append({"start": len(columns["op"]), "length": length, "times": times, "modules": block["modules"]})
         for k in range(i, i + length):
-            n = nodes[k]
-            cells = (n.op, n.args, _freeze(n.shape), n.dtype, (n.file, n.line), n.module, _freeze(n.stride))
+            node = nodes[k]
+            cells = (
+                node.op,
+                node.args,
+                _freeze(node.shape),
+                node.dtype,
+                (node.file, node.line),
+                node.module,
+                _freeze(node.stride),
+            )
             for column, table, cell in zip(_ROW, _TABLES, cells):
                 columns[column].append(tables[table].setdefault(cell, len(tables[table])))
-            columns["inputs"].append(block["refs"][k - i] if block else [_near(k, j) for j in n.inputs])
+            columns["inputs"].append(block["refs"][k - i] if block else [_near(k, j) for j in node.inputs])
         i += length * times
     if list(tables["strides"]) in ([], [None]):  # all in rows one after the other
         del tables["strides"], columns["stride"]
-    columns["name"] = [n.name for n in nodes]
-    columns["kernel"] = [-1 if n.kernel is None else n.kernel for n in nodes]
-    return GraphData(len(nodes), {k: [_thaw(x) for x in t] for k, t in tables.items()}, columns, repeats)
+    columns["name"] = [node.name for node in nodes]
+    columns["kernel"] = [-1 if node.kernel is None else node.kernel for node in nodes]
+    return GraphData(
+        len(nodes), {name: [_thaw(row) for row in table] for name, table in tables.items()}, columns, repeats
+    )
 
 
 def expand(data: GraphData) -> list[Node]:
     """The nodes of a GraphData, in order. Raises ValueError where the columns contradict each other."""
     if not data.count:
         return []
-    c, t, order = data.columns, data.tables, _order(data)
-    if not len(order) == data.count == len(c["name"]) == len(c["kernel"]):
-        raise ValueError(f"graph payload: {len(order)} rows and {len(c['name'])} names for {data.count} nodes")
+    columns, tables, order = data.columns, data.tables, _order(data)
+    if not len(order) == data.count == len(columns["name"]) == len(columns["kernel"]):
+        raise ValueError(f"graph payload: {len(order)} rows and {len(columns['name'])} names for {data.count} nodes")
     out = []
     for i, (row, old, new) in enumerate(order):
-        file, line = t["lines"][c["line"][row]]
-        module = t["modules"][c["module"][row]]
+        file, line = tables["lines"][columns["line"][row]]
+        module = tables["modules"][columns["module"][row]]
         if old != new:
             module = new + module[len(old) :]
-        kernel = c["kernel"][i]
+        kernel = columns["kernel"][i]
         out.append(
             Node(
                 index=i,
-                name=c["name"][i],
-                op=t["ops"][c["op"][row]],
-                inputs=[i - v if v > 0 else -1 - v for v in c["inputs"][row]],
-                args=t["args"][c["args"][row]],
-                shape=t["shapes"][c["shape"][row]],
-                dtype=t["dtypes"][c["dtype"][row]],
+                name=columns["name"][i],
+                op=tables["ops"][columns["op"][row]],
+                inputs=[i - v if v > 0 else -1 - v for v in columns["inputs"][row]],
+                args=tables["args"][columns["args"][row]],
+                shape=tables["shapes"][columns["shape"][row]],
+                dtype=tables["dtypes"][columns["dtype"][row]],
                 file=file,
                 line=line,
                 module=module,
                 kernel=None if kernel < 0 else kernel,
-                stride=t["strides"][c["stride"][row]] if "stride" in c else None,
+                stride=tables["strides"][columns["stride"][row]] if "stride" in columns else None,
             )
         )
     return out
@@ -140,17 +154,17 @@ def expand(data: GraphData) -> list[Node]:
 def _order(data: GraphData) -> list[tuple[int, str, str]]:
     """For each node the stored row, a module prefix in it, and the prefix to show instead."""
     order: list[tuple[int, str, str]] = []
-    blocks = {r["start"]: r for r in data.repeats}
+    blocks = {repeat["start"]: repeat for repeat in data.repeats}
     row = 0
     while row < len(data.columns["op"]):
-        r = blocks.get(row)
-        if r is None:
+        repeat = blocks.get(row)
+        if repeat is None:
             order.append((row, "", ""))
             row += 1
             continue
-        for prefix in r["modules"]:
-            order.extend((row + k, r["modules"][0], prefix) for k in range(r["length"]))
-        row += r["length"]
+        for prefix in repeat["modules"]:
+            order.extend((row + k, repeat["modules"][0], prefix) for k in range(repeat["length"]))
+        row += repeat["length"]
     return order
 
 
@@ -158,59 +172,62 @@ def renumber(data: GraphData, kernels: dict[int, int]) -> GraphData:
     """The same graph in a report where kernels have other numbers."""
     if not data.count:
         return data
-    return replace(data, columns={**data.columns, "kernel": [kernels.get(k, -1) for k in data.columns["kernel"]]})
+    return replace(
+        data, columns={**data.columns, "kernel": [kernels.get(column, -1) for column in data.columns["kernel"]]}
+    )
 
 
 def _near(at: int, ref: int, reach: int = 64) -> int:
     return at - ref if 0 < at - ref <= reach else -1 - ref
 
 
-def _freeze(x: Any) -> Any:
-    return tuple(map(_freeze, x)) if isinstance(x, (list, tuple)) else x
+def _freeze(value: Any) -> Any:
+    return tuple(map(_freeze, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _thaw(x: Any) -> Any:
-    return [_thaw(y) for y in x] if isinstance(x, tuple) else x
+def _thaw(value: Any) -> Any:
+    return [_thaw(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _sink_parameters(nodes: list[Node]) -> list[Node]:
     """Move each parameter to just before its first reader and into that reader's module: a layer becomes one run of
     nodes, and a weight is drawn beside the operation that reads it."""
     first: dict[int, int] = {}
-    for n in nodes:
-        for j in n.inputs:
-            first.setdefault(j, n.index)
+    for node in nodes:
+        for j in node.inputs:
+            first.setdefault(j, node.index)
     before: dict[int, list[Node]] = {}
     rest = []
-    for n in nodes:
-        if n.op == "parameter" and n.index in first:
-            reader = nodes[first[n.index]]
-            before.setdefault(reader.index, []).append(n)
+    for node in nodes:
+        if node.op == "parameter" and node.index in first:
+            reader = nodes[first[node.index]]
+            before.setdefault(reader.index, []).append(node)
         else:
-            rest.append(n)
+            rest.append(node)
     out: list[Node] = []
-    for n in rest:
-        out += before.get(n.index, [])
-        out.append(n)
+    for node in rest:
+        out += before.get(node.index, [])
+        out.append(node)
     position = [0] * len(out)
-    for i, n in enumerate(out):
-        position[n.index] = i
+    for i, node in enumerate(out):
+        position[node.index] = i
     return [
         Node(
             index=i,
-            name=n.name,
-            op=n.op,
-            inputs=[position[j] for j in n.inputs],
-            args=n.args,
-            shape=n.shape,
-            dtype=n.dtype,
-            file=n.file,
-            line=n.line,
-            module=n.module or (nodes[first[n.index]].module if n.op == "parameter" and n.index in first else ""),
-            kernel=n.kernel,
-            stride=n.stride,
+            name=node.name,
+            op=node.op,
+            inputs=[position[j] for j in node.inputs],
+            args=node.args,
+            shape=node.shape,
+            dtype=node.dtype,
+            file=node.file,
+            line=node.line,
+            module=node.module
+            or (nodes[first[node.index]].module if node.op == "parameter" and node.index in first else ""),
+            kernel=node.kernel,
+            stride=node.stride,
         )
-        for i, n in enumerate(out)
+        for i, node in enumerate(out)
     ]
 
 
@@ -218,25 +235,25 @@ def _sink_parameters(nodes: list[Node]) -> list[Node]:
 def _layer(module: str) -> tuple[str, int, str] | None:
     """`encoder.layer.3.output` -> ("encoder.layer.", 3, ".output"): the outermost numbered container."""
     parts = module.split(".")
-    for i, p in enumerate(parts):
-        if p.isdigit():
+    for i, part in enumerate(parts):
+        if part.isdigit():
             head = ".".join(parts[:i])
             tail = ".".join(parts[i + 1 :])
-            return (head + "." if head else ""), int(p), ("." + tail if tail else "")
+            return (head + "." if head else ""), int(part), ("." + tail if tail else "")
     return None
 
 
 def _find_repeats(nodes: list[Node]) -> dict[int, dict]:
     """Consecutive runs of nodes in numbered siblings (`layer.0`, `layer.1`, ...) whose rows are equal."""
     runs: list[tuple[int, int, str, int]] = []  # start, end, container, number
-    for n in nodes:
-        where = _layer(n.module)
+    for node in nodes:
+        where = _layer(node.module)
         if where is None:
             continue
-        if runs and runs[-1][1] == n.index and runs[-1][2:] == where[:2]:
-            runs[-1] = (runs[-1][0], n.index + 1, *where[:2])
+        if runs and runs[-1][1] == node.index and runs[-1][2:] == where[:2]:
+            runs[-1] = (runs[-1][0], node.index + 1, *where[:2])
         else:
-            runs.append((n.index, n.index + 1, *where[:2]))
+            runs.append((node.index, node.index + 1, *where[:2]))
     out: dict[int, dict] = {}
     i = 0
     while i < len(runs):
@@ -255,7 +272,7 @@ def _find_repeats(nodes: list[Node]) -> dict[int, dict]:
             out[start] = {
                 "length": length,
                 "times": times,
-                "refs": [[max(o) for o in row] for row in options],
+                "refs": [[max(reach) for reach in row] for row in options],
                 "modules": [f"{container}{runs[i + t][3]}" for t in range(times)],
             }
         i += times
@@ -267,21 +284,30 @@ def _same_layer(
 ) -> list[list[set[int]]] | None:
     out = []
     for k in range(length):
-        x, y = nodes[a + k], nodes[b + k]
-        if (x.op, x.args, x.shape, x.dtype, x.file, x.line, x.stride, len(x.inputs)) != (
-            y.op,
-            y.args,
-            y.shape,
-            y.dtype,
-            y.file,
-            y.line,
-            y.stride,
-            len(y.inputs),
+        first, second = nodes[a + k], nodes[b + k]
+        if (
+            first.op,
+            first.args,
+            first.shape,
+            first.dtype,
+            first.file,
+            first.line,
+            first.stride,
+            len(first.inputs),
+        ) != (
+            second.op,
+            second.args,
+            second.shape,
+            second.dtype,
+            second.file,
+            second.line,
+            second.stride,
+            len(second.inputs),
         ):
             return None
-        if _layer(x.module)[2] != _layer(y.module)[2]:  # type: ignore[index]  # both are inside a numbered container
+        if _layer(first.module)[2] != _layer(second.module)[2]:  # type: ignore[index]  # both are inside a numbered container
             return None
-        row = [o & {b + k - j, -1 - j} for o, j in zip(options[k], y.inputs)]
+        row = [option & {b + k - j, -1 - j} for option, j in zip(options[k], second.inputs)]
         if not all(row):
             return None
         out.append(row)

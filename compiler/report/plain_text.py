@@ -29,166 +29,193 @@ def table(rows: list[list[str]], head: list[str] | None = None, right: tuple[int
     every = ([head] if head else []) + rows
     if not every:
         return []
-    widths = [max(len(r[i]) for r in every) for i in range(len(every[0]))]
+    widths = [max(len(row[i]) for row in every) for i in range(len(every[0]))]
     out = []
-    for r in every:
-        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths))]
+    for row in every:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))
+        ]
         line = "  " + "  ".join(cells).rstrip()
         out.append(line if len(line) <= _WIDTH + 40 else line[: _WIDTH + 39] + "…")
     return out
 
 
-def render_short(r: Any) -> str:
+def render_short(report: Any) -> str:
     """The closed line, and under it what can be done about breaks and recompiles: for a terminal."""
-    out = [r.summary.line]
-    for a in r.answers:
-        if a.gain is not None and a.action and r.summary.status != "nothing":
-            out.append(f"  {a.text} ({gain_words(a)})")
-            out.append(f"    → {a.action}")
-    told = {a.ref for a in r.answers if a.gain is not None and a.action}
-    for f in r.findings:
-        if f.ref in told:
+    out = [report.summary.line]
+    for answer in report.answers:
+        if answer.gain is not None and answer.action and report.summary.status != "nothing":
+            out.append(f"  {answer.text} ({gain_words(answer)})")
+            out.append(f"    → {answer.action}")
+    told = {answer.ref for answer in report.answers if answer.gain is not None and answer.action}
+    for finding in report.findings:
+        if finding.ref in told:
             continue
-        out.append(f"  {f.text}")
-        if f.action:
-            out.append(f"    → {f.action}")
+        out.append(f"  {finding.text}")
+        if finding.action:
+            out.append(f"    → {finding.action}")
     if (
-        r.speedups.status in ("partial", "unavailable")
-        and r.speedups.reason
-        and r.summary.status != "nothing"
-        and not r.raised
+        report.speedups.status in ("partial", "unavailable")
+        and report.speedups.reason
+        and report.summary.status != "nothing"
+        and not report.raised
     ):
-        out.append(f"  timing: {r.speedups.reason}")
+        out.append(f"  timing: {report.speedups.reason}")
     return printed("\n".join(out))
 
 
-def render(r: Any) -> str:
+def render(report: Any) -> str:
     """Everything, section by section; empty sections are left out."""
-    out = [r.summary.line or f"tcompile report: {r.title}"]
+    out = [report.summary.line or f"tcompile report: {report.title}"]
     for title, lines in (
-        ("What would make it faster" if any(a.gain or a.action for a in r.answers) else "In short", _answers(r)),
-        ("Ranks", ranks_lines(r.ranks, table)),
-        ("Where the time went", _wall(r)),
-        ("Findings", _findings(r)),
-        ("Since the last run of this cell", _previous(r)),
-        ("Speed", _speed(r)),
-        ("What was compiled, and what was left alone", _decisions(r)),
-        ("Stages", _stages(r.stages)),
-        ("Graph breaks", _breaks(r)),
-        ("Recompiles", _recompiles(r)),
-        ("Functions", _frames(r)),
-        ("Graphs", _graphs(r)),
-        ("Kept for backward", _partitions(r)),
-        ("Guards", _guards(r)),
-        ("Kernels", _kernels(r)),
-        ("Library calls", _externs(r)),
-        ("Memory", _memory(r)),
-        ("Cache", _cache(r)),
-        ("Ran eager", _fallbacks(r)),
-        ("Numerics", _numerics(r)),
-        ("Errors", [f"  {e}" for e in r.errors]),
-        ("Left out", [f"  {o.what}: {o.count}, {o.why}" for o in r.omitted]),
-        ("Environment", ["  " + " · ".join(f"{k} {v}" for k, v in r.environment.items())] if r.environment else []),
+        (
+            "What would make it faster"
+            if any(answer.gain or answer.action for answer in report.answers)
+            else "In short",
+            _answers(report),
+        ),
+        ("Ranks", ranks_lines(report.ranks, table)),
+        ("Where the time went", _wall(report)),
+        ("Findings", _findings(report)),
+        ("Since the last run of this cell", _previous(report)),
+        ("Speed", _speed(report)),
+        ("What was compiled, and what was left alone", _decisions(report)),
+        ("Stages", _stages(report.stages)),
+        ("Graph breaks", _breaks(report)),
+        ("Recompiles", _recompiles(report)),
+        ("Functions", _frames(report)),
+        ("Graphs", _graphs(report)),
+        ("Kept for backward", _partitions(report)),
+        ("Guards", _guards(report)),
+        ("Kernels", _kernels(report)),
+        ("Library calls", _externs(report)),
+        ("Memory", _memory(report)),
+        ("Cache", _cache(report)),
+        ("Ran eager", _fallbacks(report)),
+        ("Numerics", _numerics(report)),
+        ("Errors", [f"  {error}" for error in report.errors]),
+        ("Left out", [f"  {omitted.what}: {omitted.count}, {omitted.why}" for omitted in report.omitted]),
+        (
+            "Environment",
+            ["  " + " · ".join(f"{name} {value}" for name, value in report.environment.items())]
+            if report.environment
+            else [],
+        ),
     ):
         if lines:
             out += ["", title, *lines]
     return printed("\n".join(out))
 
 
-def _previous(r: Any) -> list[str]:
+def _previous(report: Any) -> list[str]:
     words = {True: " (better)", False: " (worse)", None: ""}
     rows = [
-        f"  {c.what}: {c.before or '–'} → {c.after or '–'}{words[c.better]}{'; ' * bool(c.why)}{c.why}"
-        for c in r.previous.changes
+        f"  {change.what}: {change.before or '–'} → {change.after or '–'}{words[change.better]}"
+        f"{'; ' * bool(change.why)}{change.why}"
+        for change in report.previous.changes
     ]
-    return rows + [f"  {sign} {line}" for sign, line in r.previous.source]
+    return rows + [f"  {sign} {line}" for sign, line in report.previous.source]
 
 
-def _findings(r: Any) -> list[str]:
+def _findings(report: Any) -> list[str]:
     out = []
-    for f in r.findings:
-        out.append(f"  {'▲' if f.severity == 'warning' else '·'} {f.text}")
-        if f.action:
-            out.append(f"    → {f.action}")
+    for finding in report.findings:
+        out.append(f"  {'▲' if finding.severity == 'warning' else '·'} {finding.text}")
+        if finding.action:
+            out.append(f"    → {finding.action}")
     return out
 
 
-def gain_words(a: s.Answer) -> str:
+def gain_words(answer: s.Answer) -> str:
     """`1.3× [1.2–1.4], measured`, `at most 1.5×`; empty where no gain is told."""
-    if a.gain is None:
+    if answer.gain is None:
         return ""
-    if a.how == "measured" and a.lo is not None and a.hi is not None:
-        return f"{interval(a.gain, a.lo, a.hi)}, measured"
-    return f"{a.how} {ratio(a.gain)}".strip()
+    if answer.how == "measured" and answer.lo is not None and answer.hi is not None:
+        return f"{interval(answer.gain, answer.lo, answer.hi)}, measured"
+    return f"{answer.how} {ratio(answer.gain)}".strip()
 
 
-def _answers(r: Any) -> list[str]:
+def _answers(report: Any) -> list[str]:
     out = []
-    for i, a in enumerate(r.answers, 1):
-        words = gain_words(a)
-        out.append(f"  {i}. {a.text}{f'   ({words})' if words else ''}")
-        if a.action:
-            out.append(f"     → {a.action}")
+    for i, answer in enumerate(report.answers, 1):
+        words = gain_words(answer)
+        out.append(f"  {i}. {answer.text}{f'   ({words})' if words else ''}")
+        if answer.action:
+            out.append(f"     → {answer.action}")
     return out
 
 
-def _wall(r: Any) -> list[str]:
-    w = r.wall
-    if not w.seconds:
+def _wall(report: Any) -> list[str]:
+    wall = report.wall
+    if not wall.seconds:
         return []
-    rows = [[words, seconds(t), per_cent(t / w.seconds), bar(t / w.seconds)] for _, words, t in by_kind(w)]
+    rows = [
+        [words, seconds(took), per_cent(took / wall.seconds), bar(took / wall.seconds)]
+        for _, words, took in by_kind(wall)
+    ]
     parts = [
         [
-            "  " + p.name,
-            seconds(p.seconds),
-            per_cent(p.seconds / w.seconds),
-            (f"{count(p.count)}×  " if p.count else "") + (f"{p.file}:{p.line}" if p.line else ""),
+            "  " + part.name,
+            seconds(part.seconds),
+            per_cent(part.seconds / wall.seconds),
+            (f"{count(part.count)}×  " if part.count else "") + (f"{part.file}:{part.line}" if part.line else ""),
         ]
-        for p in w.parts[:12]
-        if p.kind not in ("compiling", "rest", "starved")
+        for part in wall.parts[:12]
+        if part.kind not in ("compiling", "rest", "starved")
     ]
-    how = f"{plural(w.samples, 'look')} at the stack" if w.how == "sampled" else "too short to be looked at"
-    return [f"  {seconds(w.seconds)} of wall time, {how}", *table([*rows, *parts], right=(1, 2))]
+    how = f"{plural(wall.samples, 'look')} at the stack" if wall.how == "sampled" else "too short to be looked at"
+    return [f"  {seconds(wall.seconds)} of wall time, {how}", *table([*rows, *parts], right=(1, 2))]
 
 
-def _decisions(r: Any) -> list[str]:
+def _decisions(report: Any) -> list[str]:
     rows = [
-        [d.decision, d.what, seconds(d.seconds) if d.seconds else "", f"{count(d.calls)}×" if d.calls else "", d.why]
-        for d in r.decisions
+        [
+            decision.decision,
+            decision.what,
+            seconds(decision.seconds) if decision.seconds else "",
+            f"{count(decision.calls)}×" if decision.calls else "",
+            decision.why,
+        ]
+        for decision in report.decisions
     ]
     return table(rows, right=(2, 3))
 
 
-def _speed(r: Any) -> list[str]:
-    sp = r.speedups
+def _speed(report: Any) -> list[str]:
+    sp = report.speedups
     if not sp.calls:
         return [f"  not measured: {sp.reason}"] if sp.reason else []
     out = []
-    for c in sp.calls:
-        what = c.what(r)
-        out.append(f"  {c.name}{f' (line {c.line})' if c.line else ''}: {what}{'; ' + c.why_not if c.why_not else ''}")
-        longest = max((e.median or 0.0 for e in c.engines), default=0.0)
+    for call in sp.calls:
+        what = call.what(report)
+        line = f" (line {call.line})" if call.line else ""
+        out.append(f"  {call.name}{line}: {what}{'; ' + call.why_not if call.why_not else ''}")
+        longest = max((engine.median or 0.0 for engine in call.engines), default=0.0)
         rows = []
-        for e in c.engines:
-            if e.median is None:
-                rows.append([e.label, "–", "", e.status + (f": {e.reason}" if e.reason else "")])
+        for engine in call.engines:
+            if engine.median is None:
+                rows.append([engine.label, "–", "", engine.status + (f": {engine.reason}" if engine.reason else "")])
             else:
-                extra = "".join(f"  {k} {seconds(v)}" for k, v in (("cold", e.cold), ("warm", e.warm)) if v is not None)
+                extra = "".join(
+                    f"  {name} {seconds(took)}"
+                    for name, took in (("cold", engine.cold), ("warm", engine.warm))
+                    if took is not None
+                )
                 rows.append(
                     [
-                        e.label,
-                        seconds(e.median),
-                        f"[{seconds_range(e.lo, e.hi)}]",
-                        bar(e.median / longest if longest else 0) + extra,
+                        engine.label,
+                        seconds(engine.median),
+                        f"[{seconds_range(engine.lo, engine.hi)}]",
+                        bar(engine.median / longest if longest else 0) + extra,
                     ]
                 )
         out += ["  " + line for line in table(rows, right=(1,))]
-        for x in c.speedups:
-            out.append(f"    {x.engine}: {against(x.ratio, x.lo, x.hi, x.over)}")
-        if c.break_even_calls is not None:
-            out.append(f"    pays off after {plural(c.break_even_calls, 'call')}")
-        elif c.break_even_reason:
-            out.append(f"    {c.break_even_reason}")
+        for speedup in call.speedups:
+            out.append(f"    {speedup.engine}: {against(speedup.ratio, speedup.lo, speedup.hi, speedup.over)}")
+        if call.break_even_calls is not None:
+            out.append(f"    pays off after {plural(call.break_even_calls, 'call')}")
+        elif call.break_even_reason:
+            out.append(f"    {call.break_even_reason}")
     out += [f"  {words}" for words in (sp.reason if sp.status != "measured" else "", sp.note) if words]
     return out
 
@@ -207,173 +234,193 @@ def _stages(stages: list[s.Stage]) -> list[str]:
     return table(rows, right=(1, 2))
 
 
-def _breaks(r: Any) -> list[str]:
+def _breaks(report: Any) -> list[str]:
     out = []
-    for b in r.graph_breaks:
-        out.append(f"  {b.file}:{b.line}{f' in {frame_words(b.function)}' if b.function else ''}: {b.reason}")
-        if b.code:
-            out.append(f"      {b.code.strip()}")
-            if b.col is not None and b.end_col is not None and b.end_line in (None, b.line):
-                lead = len(b.code) - len(b.code.lstrip())
+    for brk in report.graph_breaks:
+        out.append(f"  {brk.file}:{brk.line}{f' in {frame_words(brk.function)}' if brk.function else ''}: {brk.reason}")
+        if brk.code:
+            out.append(f"      {brk.code.strip()}")
+            if brk.col is not None and brk.end_col is not None and brk.end_line in (None, brk.line):
+                lead = len(brk.code) - len(brk.code.lstrip())
                 out.append(
                     "      "
-                    + " " * min(len(b.code), max(0, b.col - lead))
-                    + "^" * min(len(b.code), max(1, b.end_col - b.col))
+                    + " " * min(len(brk.code), max(0, brk.col - lead))
+                    + "^" * min(len(brk.code), max(1, brk.end_col - brk.col))
                 )
-        if b.remedy:
-            out.append(f"    → {b.remedy}")
+        if brk.remedy:
+            out.append(f"    → {brk.remedy}")
     return out
 
 
-def _recompiles(r: Any) -> list[str]:
+def _recompiles(report: Any) -> list[str]:
     out = []
-    for c in r.recompiles:
-        what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
-        out.append(
-            f"  {frame_words(c.frame_name)}: {what}: expected {c.expected}, got {c.got}"
-            + (f"   ({c.file}:{c.line})" if c.line else "")
+    for recompile in report.recompiles:
+        what = (
+            f"{recompile.source}.{recompile.detail}"
+            if recompile.source and recompile.detail
+            else recompile.source or recompile.detail or recompile.kind
         )
-        if c.suggestion:
-            out.append(f"    → {c.suggestion}")
+        out.append(
+            f"  {frame_words(recompile.frame_name)}: {what}: expected {recompile.expected}, got {recompile.got}"
+            + (f"   ({recompile.file}:{recompile.line})" if recompile.line else "")
+        )
+        if recompile.suggestion:
+            out.append(f"    → {recompile.suggestion}")
     return out
 
 
-def _frames(r: Any) -> list[str]:
-    return table(
-        [
-            [frame_words(f.name), f"{f.file}:{f.line}", f.status, plural(len(f.entries), "entry", "entries"), f.reason]
-            for f in r.frames
-        ]
-    )
-
-
-def _graphs(r: Any) -> list[str]:
+def _frames(report: Any) -> list[str]:
     return table(
         [
             [
-                g.name,
-                plural(g.ops, "operation"),
-                plural(len(g.kernels), "kernel"),
-                "inputs " + ", ".join(g.inputs[:6]) + (", …" if len(g.inputs) > 6 else ""),
+                frame_words(frame.name),
+                f"{frame.file}:{frame.line}",
+                frame.status,
+                plural(len(frame.entries), "entry", "entries"),
+                frame.reason,
             ]
-            for g in r.graphs
+            for frame in report.frames
         ]
     )
 
 
-def _partitions(r: Any) -> list[str]:
+def _graphs(report: Any) -> list[str]:
+    return table(
+        [
+            [
+                graph.name,
+                plural(graph.ops, "operation"),
+                plural(len(graph.kernels), "kernel"),
+                "inputs " + ", ".join(graph.inputs[:6]) + (", …" if len(graph.inputs) > 6 else ""),
+            ]
+            for graph in report.graphs
+        ]
+    )
+
+
+def _partitions(report: Any) -> list[str]:
     """What each forward graph keeps for backward, the largest values first."""
     out = []
-    for p in r.partitions:
-        name = r.graphs[p.graph].name if p.graph is not None and p.graph < len(r.graphs) else "?"
-        eager = f"; eager keeps {size(p.eager_bytes)}" if p.eager_bytes is not None else ""
-        budget = f"; memory budget {p.budget:g}" if p.budget < 1 else ""
-        out.append(
-            f"  {name}: {size(p.saved_bytes)} in {plural(len(p.saved), 'value')}, {plural(len(p.recomputed), 'value')}"
-            f" computed again (without that {size(p.read_bytes)}){eager}{budget}"
+    for partition in report.partitions:
+        name = (
+            report.graphs[partition.graph].name
+            if partition.graph is not None and partition.graph < len(report.graphs)
+            else "?"
         )
-        rows = [[v.name, v.op, size(v.bytes), f"{v.dtype}{v.shape}", v.kind, v.module] for v in p.saved[:8]]
+        eager = f"; eager keeps {size(partition.eager_bytes)}" if partition.eager_bytes is not None else ""
+        budget = f"; memory budget {partition.budget:g}" if partition.budget < 1 else ""
+        out.append(
+            f"  {name}: {size(partition.saved_bytes)} in {plural(len(partition.saved), 'value')},"
+            f" {plural(len(partition.recomputed), 'value')} computed again"
+            f" (without that {size(partition.read_bytes)}){eager}{budget}"
+        )
+        rows = [
+            [value.name, value.op, size(value.bytes), f"{value.dtype}{value.shape}", value.kind, value.module]
+            for value in partition.saved[:8]
+        ]
         out += ["  " + line for line in table(rows, right=(2,))]
-        if len(p.saved) > 8:
-            out.append(f"    … and {len(p.saved) - 8} more")
+        if len(partition.saved) > 8:
+            out.append(f"    … and {len(partition.saved) - 8} more")
     return out
 
 
-def _guards(r: Any) -> list[str]:
+def _guards(report: Any) -> list[str]:
     rows = [
         [
-            "✕" if g.failed else "",
-            str(g.entry),
-            g.cls,
-            "" if g.ns is None else f"{g.ns:.0f}" if g.ns >= 10 else f"{g.ns:.1f}",
-            f"{g.file}:{g.line}" if g.line else "",
-            g.text,
+            "✕" if guard.failed else "",
+            str(guard.entry),
+            guard.cls,
+            "" if guard.ns is None else f"{guard.ns:.0f}" if guard.ns >= 10 else f"{guard.ns:.1f}",
+            f"{guard.file}:{guard.line}" if guard.line else "",
+            guard.text,
         ]
-        for g in r.guards[:40]
+        for guard in report.guards[:40]
     ]
     return (
         []
         if not rows
-        else _guard_totals(r)
+        else _guard_totals(report)
         + table(rows, ["", "entry", "", "ns", "line", "what has to hold"])
-        + ([f"  … and {len(r.guards) - 40} more"] if len(r.guards) > 40 else [])
+        + ([f"  … and {len(report.guards) - 40} more"] if len(report.guards) > 40 else [])
     )
 
 
-def _guard_totals(r: Any) -> list[str]:
+def _guard_totals(report: Any) -> list[str]:
     """What a call pays for its guards, as measured on the call that each entry was made for, and how many the program
     left out."""
     unguarded = Counter[int]()
-    for g in r.guards:
-        unguarded[g.entry] += g.count * (g.cls == "dropped")
+    for guard in report.guards:
+        unguarded[guard.entry] += guard.count * (guard.cls == "dropped")
     return [
-        f"  entry {i}: {plural(e.guards, 'guard')}, {e.guard_seconds * 1e6:.2f} µs a call"
+        f"  entry {i}: {plural(entry.guards, 'guard')}, {entry.guard_seconds * 1e6:.2f} µs a call"
         + f", {unguarded[i]} more left out by guard_filter_fn" * (unguarded[i] > 0)
-        for i, e in enumerate(r.entries[:8])
-        if e.guard_seconds is not None
+        for i, entry in enumerate(report.entries[:8])
+        if entry.guard_seconds is not None
     ]
 
 
-def _kernels(r: Any) -> list[str]:
+def _kernels(report: Any) -> list[str]:
     rows = [
         [
-            k.name,
-            k.language,
-            size(k.bytes),
-            f"{k.launches}×",
-            seconds(k.seconds) if k.seconds else "",
-            ", ".join(k.origins),
+            kernel.name,
+            kernel.language,
+            size(kernel.bytes),
+            f"{kernel.launches}×",
+            seconds(kernel.seconds) if kernel.seconds else "",
+            ", ".join(kernel.origins),
         ]
-        for k in r.kernels
+        for kernel in report.kernels
     ]
     return table(rows, right=(2, 3, 4)) + (["  source: r.kernels[0].source"] if rows else [])
 
 
-def _externs(r: Any) -> list[str]:
-    return table([[e.op, f"{e.count}×", e.reason] for e in r.externs], right=(1,))
+def _externs(report: Any) -> list[str]:
+    return table([[extern.op, f"{extern.count}×", extern.reason] for extern in report.externs], right=(1,))
 
 
-def _memory(r: Any) -> list[str]:
+def _memory(report: Any) -> list[str]:
     rows = []
-    for m in r.memory:
-        name = r.graphs[m.graph].name if m.graph is not None and m.graph < len(r.graphs) else ""
+    for memory in report.memory:
+        name = (
+            report.graphs[memory.graph].name if memory.graph is not None and memory.graph < len(report.graphs) else ""
+        )
         rows.append(
             [
                 name,
-                f"peak {size(m.peak_bytes)}",
-                f"without reuse {size(m.without_reuse_bytes)}" if m.without_reuse_bytes else "",
-                f"eager {size(m.eager_peak_bytes)}" if m.eager_peak_bytes else "",
+                f"peak {size(memory.peak_bytes)}",
+                f"without reuse {size(memory.without_reuse_bytes)}" if memory.without_reuse_bytes else "",
+                f"eager {size(memory.eager_peak_bytes)}" if memory.eager_peak_bytes else "",
             ]
         )
     return table(rows)
 
 
-def _cache(r: Any) -> list[str]:
-    return table([[c.what, c.result, c.key, f"{c.count}×", c.reason] for c in r.cache], right=(3,))
+def _cache(report: Any) -> list[str]:
+    return table([[row.what, row.result, row.key, f"{row.count}×", row.reason] for row in report.cache], right=(3,))
 
 
-def _fallbacks(r: Any) -> list[str]:
-    return table([[f.what, f"{f.count}×", f.reason] for f in r.fallbacks], right=(1,))
+def _fallbacks(report: Any) -> list[str]:
+    return table([[fallback.what, f"{fallback.count}×", fallback.reason] for fallback in report.fallbacks], right=(1,))
 
 
-def _numerics(r: Any) -> list[str]:
+def _numerics(report: Any) -> list[str]:
     return (
         table(
             [
                 [
-                    n.name,
-                    n.op,
-                    scientific(n.max_abs),
-                    scientific(n.rms_vs_float64),
-                    scientific(n.eager_rms_vs_float64),
-                    n.verdict,
-                    n.why,
+                    numeric.name,
+                    numeric.op,
+                    scientific(numeric.max_abs),
+                    scientific(numeric.rms_vs_float64),
+                    scientific(numeric.eager_rms_vs_float64),
+                    numeric.verdict,
+                    numeric.why,
                 ]
-                for n in r.numerics
+                for numeric in report.numerics
             ],
             ["node", "operator", "max |difference|", "RMS to float64", "eager's", "", ""],
             right=(2, 3, 4),
         )
-        if r.numerics
+        if report.numerics
         else []
     )

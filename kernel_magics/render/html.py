@@ -2,14 +2,12 @@
 500 px.
 
 Structure carries the meaning (headings, tables, `<details>`), so that it reads where a site removes all styles; colour
-repeats what words say. Every text of the user's is escaped: sections build on `esc` and on `table`, which escapes plain
-strings.
+repeats what words say. Every text of the user's is escaped: sections are made of `elements.py`.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Collection, Sequence
 
 from ...compiler.base.quoting import html_text
@@ -20,13 +18,13 @@ from ...compiler.base.figures import against, count, per_cent, plural, scientifi
 from ...compiler.report.plain_text import gain_words
 from ...compiler.report.conclusions.wall import by_kind
 from . import svg
+from .elements import ROWS, STYLE, Raw, code, dim, esc, fold, prose, sign, table
 from .ranks_html import HEAD, ranks_parts
 
 __all__ = ["render_html", "speed_html", "STYLE", "esc"]
 
 _SOURCE_BUDGET = 20_000  # characters of kernel and entry sources in all
 _NODE_BUDGET = 160  # rows of graph tables in all
-_ROWS = 40  # rows of any other table
 _ROOM = 500  # characters of a summary for the names of what it leaves out
 # The sections of a summary, those first that have their place also where there is little.
 _TELLS_MOST = (
@@ -51,87 +49,13 @@ _TELLS_MOST = (
     "Kernels",
 )
 
-STYLE = """\
-.tcr{font-size:13px;line-height:1.45;max-width:1100px;font-variant-numeric:tabular-nums}
-.tcr summary{display:list-item;cursor:pointer;padding:2px 0}.tcr>details>summary{font-size:13.5px}
-.tcr details details{margin:4px 0 4px 12px}.tcr .sec{font-variant:small-caps;letter-spacing:.03em}
-.tcr table{border-collapse:collapse;margin:4px 0 8px;font-size:12px;display:block;\
-overflow-x:auto;max-width:100%;border:0;table-layout:auto}
-.tcr th,.tcr td{text-align:left!important;padding:1px 10px 1px 0;border:0;vertical-align:top;\
-white-space:normal;max-width:60ch}
-.tcr tr{background:transparent!important}
-.tcr th{font-weight:600;opacity:.7}.tcr td.r{text-align:right!important;white-space:nowrap}
-.tcr pre,.tcr code{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);font-size:12px;\
-background:transparent!important;color:inherit}
-.tcr code{padding:0!important}
-.tcr pre{margin:4px 0;padding:6px 8px;overflow-x:auto;max-height:420px;border-left:2px solid rgba(128,128,128,.35)}
-.tcr td code{white-space:pre-wrap;overflow-wrap:anywhere}.tcr td.src code{white-space:pre}
-.tcr .dim{opacity:.7}.tcr .find{margin:2px 0 2px 12px}.tcr .act{margin-left:14px}
-@media (max-width:600px){.tcr .wide{display:none}.tcr td,.tcr th{padding-right:6px}}
-"""
 
-
-class Raw(str):
-    """HTML that is already safe."""
-
-
-def esc(x: Any) -> Raw:
-    return x if isinstance(x, Raw) else Raw(html_text(x))
-
-
-def prose(x: Any) -> Raw:
-    """A sentence, whose `names` in backticks are code."""
-    return Raw(re.sub(r"`([^`]+)`", r"<code>\1</code>", esc(x)))
-
-
-def code(x: Any) -> Raw:
-    return Raw(f"<code>{html_text(x)}</code>") if x not in ("", None) else Raw("")
-
-
-def dim(x: Any) -> Raw:
-    return Raw(f'<span class="dim">{esc(x)}</span>')
-
-
-def sign(glyph: str, colour: str, words: Any = "") -> Raw:
-    """A sign in a mid-tone, and words in the page's own colour: a mid-tone is too faint for words."""
-    return Raw(f'<span style="color:{colour}">{esc(glyph)}</span>{esc(words)}')
-
-
-def table(
-    rows: Sequence[Sequence[Any]], head: Sequence[str] = (), right: Sequence[int] = (), limit: int = _ROWS
-) -> str:
-    """A table of cells, escaped unless Raw; past `limit` rows it says how many there are more."""
-    out = ["<table>"]
-    if head:
-        out.append("<tr>" + "".join(f"<th>{esc(h)}</th>" for h in head) + "</tr>")
-    for r in rows[:limit]:
-        out.append(
-            "<tr>"
-            + "".join(f'<td class="r">{esc(c)}</td>' if i in right else f"<td>{esc(c)}</td>" for i, c in enumerate(r))
-            + "</tr>"
-        )
-    out.append("</table>")
-    if len(rows) > limit:
-        out.append(f"<div>{dim(f'and {len(rows) - limit} more, in the report object')}</div>")
-    return "".join(out)
-
-
-def fold(title: str, body: str, note: str = "", open_: bool = False) -> str:
-    """A section; an empty one is left out."""
-    if not body:
-        return ""
-    return (
-        f'<details{" open" if open_ else ""}><summary><b class="sec">{esc(title)}</b>'
-        f" {dim(note)}</summary>{body}</details>"
-    )
-
-
-def render_html(r: Any, limit: int | None = None) -> str:
+def render_html(report: Any, limit: int | None = None) -> str:
     """The whole report of a CompileReport, closed to its one line. With a `limit` of characters it is a summary: the
     sections that tell most, as far as they fit, and the names of the others.
     """
-    parts = _sections(r, 1.0 if limit is None else 0.0)
-    head = f'<style>{STYLE}</style><div class="tcr"><details><summary>{_line(r)}</summary>'
+    parts = _sections(report, 1.0 if limit is None else 0.0)
+    head = f'<style>{STYLE}</style><div class="tcr"><details><summary>{_line(report)}</summary>'
     if limit is not None:
         parts = _fitting(parts, limit - len(head) - _ROOM)
     return f"{head}{''.join(html for _, html in parts)}</details></div>"
@@ -141,146 +65,151 @@ def _fitting(parts: list[tuple[str, str]], room: int) -> list[tuple[str, str]]:
     """The parts that tell most, in their order; those without room are named at the end."""
     rank = {title: i for i, title in enumerate(_TELLS_MOST)}
     kept = set()
-    for i, (_, html) in sorted(enumerate(parts), key=lambda x: rank.get(x[1][0], len(rank))):
+    for i, (_, html) in sorted(enumerate(parts), key=lambda numbered: rank.get(numbered[1][0], len(rank))):
         if len(html) <= room:
             room -= len(html)
             kept.add(i)
     left = [title.lower() for i, (title, html) in enumerate(parts) if html and i not in kept]
     words = f'not in this summary: {", ".join(left)}. JupyterLab shows them, and r.save("report.html") writes them.'
-    return [p for i, p in enumerate(parts) if i in kept] + [("", f"<div>{dim(words)}</div>" if left else "")]
+    return [part for i, part in enumerate(parts) if i in kept] + [("", f"<div>{dim(words)}</div>" if left else "")]
 
 
-def _sections(r: Any, share: float) -> list[tuple[str, str]]:
+def _sections(report: Any, share: float) -> list[tuple[str, str]]:
     """Title and HTML of each section. `share`: how much of sources, graphs and buffers is told, from 0 to 1."""
-    compiled = sum(d.decision == "compiled" for d in r.decisions)
-    settings = {**r.environment, **{f"option {k}": v for k, v in r.options.items()}}
+    compiled = sum(decision.decision == "compiled" for decision in report.decisions)
+    settings = {**report.environment, **{f"option {name}": option for name, option in report.options.items()}}
     folds: list[tuple[str, str, str, bool]] = [
-        ("Ranks", _ranks(r.ranks), str(len(r.ranks.rows)), True),
-        ("Where the time went", _wall(r), seconds(r.wall.seconds), True),
-        ("Findings", _findings(r), "", False),
-        ("Since the last run of this cell", _previous(r), str(len(r.previous.changes)), False),
-        ("Code", _code(r), _marks_note(r), True),
-        ("Speed", _speed(r), _speed_note(r.speedups), True),
-        ("One call", _profile(r), seconds(r.profiles[0].seconds) if r.profiles else "", False),
-        ("What was compiled", _decisions(r, True), str(compiled), False),
-        ("What was left alone", _decisions(r, False), str(len(r.decisions) - compiled), False),
-        ("Where the compile time went", _stages(r), seconds(r.summary.compile_seconds), False),
-        ("Graph breaks", _breaks(r), str(len(r.graph_breaks)), bool(r.graph_breaks)),
-        ("Recompiles", _recompiles(r), str(len(r.recompiles)), bool(r.recompiles)),
-        ("Guards", _guards(r), str(sum(g.count for g in r.guards)), False),
-        ("Functions", _frames(r), str(len(r.frames)), False),
-        ("Graphs", _graphs(r, share), str(len(r.graphs)), False),
-        ("Kernels", _kernels(r, share), str(len(r.kernels)), False),
-        ("Library calls", _externs(r), str(sum(e.count for e in r.externs)), False),
-        ("Memory", _memory(r, share), "", False),
-        ("Kept for backward", _partitions(r), plural(len(r.partitions), "graph"), False),
-        ("Numerics", _numerics(r), "", False),
-        ("Timeline", _timeline(r), str(len(r.timeline)), False),
-        ("Cache", _cache(r), _cache_note(r), False),
-        ("Ran eager", _fallbacks(r), str(len(r.fallbacks)), False),
-        ("Errors", "".join(f"<div>{esc(e)}</div>" for e in r.errors), "", False),
-        ("Environment", table([[k, v] for k, v in settings.items()]), "", False),
+        ("Ranks", _ranks(report.ranks), str(len(report.ranks.rows)), True),
+        ("Where the time went", _wall(report), seconds(report.wall.seconds), True),
+        ("Findings", _findings(report), "", False),
+        ("Since the last run of this cell", _previous(report), str(len(report.previous.changes)), False),
+        ("Code", _code(report), _marks_note(report), True),
+        ("Speed", _speed(report), _speed_note(report.speedups), True),
+        ("One call", _profile(report), seconds(report.profiles[0].seconds) if report.profiles else "", False),
+        ("What was compiled", _decisions(report, True), str(compiled), False),
+        ("What was left alone", _decisions(report, False), str(len(report.decisions) - compiled), False),
+        ("Where the compile time went", _stages(report), seconds(report.summary.compile_seconds), False),
+        ("Graph breaks", _breaks(report), str(len(report.graph_breaks)), bool(report.graph_breaks)),
+        ("Recompiles", _recompiles(report), str(len(report.recompiles)), bool(report.recompiles)),
+        ("Guards", _guards(report), str(sum(guard.count for guard in report.guards)), False),
+        ("Functions", _frames(report), str(len(report.frames)), False),
+        ("Graphs", _graphs(report, share), str(len(report.graphs)), False),
+        ("Kernels", _kernels(report, share), str(len(report.kernels)), False),
+        ("Library calls", _externs(report), str(sum(extern.count for extern in report.externs)), False),
+        ("Memory", _memory(report, share), "", False),
+        ("Kept for backward", _partitions(report), plural(len(report.partitions), "graph"), False),
+        ("Numerics", _numerics(report), "", False),
+        ("Timeline", _timeline(report), str(len(report.timeline)), False),
+        ("Cache", _cache(report), _cache_note(report), False),
+        ("Ran eager", _fallbacks(report), str(len(report.fallbacks)), False),
+        ("Errors", "".join(f"<div>{esc(error)}</div>" for error in report.errors), "", False),
+        ("Environment", table([[name, setting] for name, setting in settings.items()]), "", False),
     ]
-    out = [("Answers", _answers(r))]
+    out = [("Answers", _answers(report))]
     for title, body, note, opened in folds:
         out.append((title, body if title == "Findings" else fold(title, body, note, opened)))
-    omitted = "".join(f"<div>{dim(f'left out: {o.what} ({o.count}), {o.why}')}</div>" for o in r.omitted)
+    omitted = "".join(
+        f"<div>{dim(f'left out: {omitted.what} ({omitted.count}), {omitted.why}')}</div>" for omitted in report.omitted
+    )
     return [*out, ("Left out", omitted)]
 
 
-def speed_html(r: Any) -> str:
-    return _speed(r)
+def speed_html(report: Any) -> str:
+    return _speed(report)
 
 
-def _line(r: Any) -> str:
+def _line(report: Any) -> str:
     """The closed line; the symbol carries the status's colour, the status its weight."""
-    m = r.summary
+    summary = report.summary
     tone = {"compiled": svg.MARK_COLOURS["captured"], "partly": svg.MARK_COLOURS["break"], "error": "#d14b4b"}.get(
-        m.status, svg.MARK_COLOURS["eager"]
+        summary.status, svg.MARK_COLOURS["eager"]
     )
-    head, _, rest = m.line.partition("   ")
+    head, _, rest = summary.line.partition("   ")
     symbol, _, word = head.partition(" ")
     return (
         f"{sign(symbol or SYMBOLS['nothing'], tone)} <b>{esc(word)}</b> &nbsp; {esc(rest).replace('   ', ' &nbsp; ')}"
     )
 
 
-def _answers(r: Any) -> str:
+def _answers(report: Any) -> str:
     """The ranked answer: where the time went and what would change it."""
     out = []
-    for a in r.answers:
-        gain = gain_words(a)
-        won = f"<b>{esc(gain)}</b>" if a.how == "measured" else dim(gain)
-        action = f'<div class="act">→ {prose(a.action)}</div>' if a.action else ""
-        out.append(f"<li>{prose(a.text)} {won if gain else ''}{action}</li>")
+    for answer in report.answers:
+        gain = gain_words(answer)
+        won = f"<b>{esc(gain)}</b>" if answer.how == "measured" else dim(gain)
+        action = f'<div class="act">→ {prose(answer.action)}</div>' if answer.action else ""
+        out.append(f"<li>{prose(answer.text)} {won if gain else ''}{action}</li>")
     return f'<ol class="find">{"".join(out)}</ol>' if out else ""
 
 
-def _wall(r: Any) -> str:
-    w = r.wall
-    if not w.seconds:
+def _wall(report: Any) -> str:
+    wall = report.wall
+    if not wall.seconds:
         return ""
-    kinds = by_kind(w)
-    rows = [[words, seconds(t), per_cent(t / w.seconds), "", ""] for _, words, t in kinds]
+    kinds = by_kind(wall)
+    rows = [[words, seconds(took), per_cent(took / wall.seconds), "", ""] for _, words, took in kinds]
     rows += [
         [
-            Raw(f"&nbsp;&nbsp;{code(p.name)}"),
-            seconds(p.seconds),
-            per_cent(p.seconds / w.seconds),
-            f"{count(p.count)}×" if p.count else "",
-            _where(p.file, p.line) if p.file else "",
+            Raw(f"&nbsp;&nbsp;{code(part.name)}"),
+            seconds(part.seconds),
+            per_cent(part.seconds / wall.seconds),
+            f"{count(part.count)}×" if part.count else "",
+            _where(part.file, part.line) if part.file else "",
         ]
-        for p in w.parts[:10]
-        if p.kind not in ("compiling", "rest", "starved")
+        for part in wall.parts[:10]
+        if part.kind not in ("compiling", "rest", "starved")
     ]
-    how = "from looks at the stack" if w.how == "sampled" else "the run was too short to be looked at"
+    how = "from looks at the stack" if wall.how == "sampled" else "the run was too short to be looked at"
     return (
-        svg.stacked_bar([(words, t) for _, words, t in kinds])
+        svg.stacked_bar([(words, took) for _, words, took in kinds])
         + table(rows, ["what", "time", "share", "calls", "line"], (1, 2, 3))
         + f"<div>{dim(how)}</div>"
     )
 
 
-def _decisions(r: Any, compiled: bool) -> str:
+def _decisions(report: Any, compiled: bool) -> str:
     rows = [
         [
-            code(d.what),
-            "" if compiled else d.decision,
-            seconds(d.seconds) if d.seconds else "",
-            count(d.calls) if d.calls else "",
-            d.why,
+            code(decision.what),
+            "" if compiled else decision.decision,
+            seconds(decision.seconds) if decision.seconds else "",
+            count(decision.calls) if decision.calls else "",
+            decision.why,
         ]
-        for d in r.decisions
-        if (d.decision == "compiled") == compiled
+        for decision in report.decisions
+        if (decision.decision == "compiled") == compiled
     ]
     return table(rows, ["function", "", "compiled in", "calls", "why"], (2, 3)) if rows else ""
 
 
-def _findings(r: Any) -> str:
+def _findings(report: Any) -> str:
     out = []
-    for f in r.findings:
-        mark = sign("▲", svg.MARK_COLOURS["break"]) if f.severity == "warning" else Raw("·")
-        cost = dim(f" (about {seconds(f.cost_seconds)})") if f.cost_seconds else ""
-        said = code(f.action) if _is_code(f.action) else prose(f.action)
-        action = f'<div class="act">→ {said}</div>' if f.action else ""
-        out.append(f'<div class="find">{mark} {prose(f.text)}{cost}{action}</div>')
+    for finding in report.findings:
+        mark = sign("▲", svg.MARK_COLOURS["break"]) if finding.severity == "warning" else Raw("·")
+        cost = dim(f" (about {seconds(finding.cost_seconds)})") if finding.cost_seconds else ""
+        said = code(finding.action) if _is_code(finding.action) else prose(finding.action)
+        action = f'<div class="act">→ {said}</div>' if finding.action else ""
+        out.append(f'<div class="find">{mark} {prose(finding.text)}{cost}{action}</div>')
     return "".join(out)
 
 
-def _ranks(r: Any) -> str:
-    if not r:
+def _ranks(report: Any) -> str:
+    if not report:
         return ""
-    picture, sentences, rows, notes = ranks_parts(r)
+    picture, sentences, rows, notes = ranks_parts(report)
     said = "".join(f'<div class="find">{esc(text)}</div>' for text in sentences)
     below = "".join(f"<div>{dim(text)}</div>" for text in notes)
     return picture + said + table(rows, HEAD, range(2, 12)) + below
 
 
-def _previous(r: Any) -> str:
+def _previous(report: Any) -> str:
     """What differs from the run before; empty where there was none, or nothing does."""
     words = {True: "better", False: "worse", None: ""}
-    rows = [[c.what, code(c.before), code(c.after), words[c.better], c.why] for c in r.previous.changes]
-    lines = "".join(f"<div>{code(f'{way} {line}')}</div>" for way, line in r.previous.source)
+    rows = [
+        [change.what, code(change.before), code(change.after), words[change.better], change.why]
+        for change in report.previous.changes
+    ]
+    lines = "".join(f"<div>{code(f'{way} {line}')}</div>" for way, line in report.previous.source)
     return (table(rows, ["what", "before", "now", "", "why"]) if rows else "") + lines
 
 
@@ -291,101 +220,125 @@ def _is_code(text: str) -> bool:
 _GLYPHS = {"captured": "●", "eager": "○", "break": "▲", "guard": "◎"}
 
 
-def _code(r: Any) -> str:
-    text = r.source.text
+def _code(report: Any) -> str:
+    text = report.source.text
     if not text.strip():
         return ""
-    marks = {m.line: m for m in reversed(r.marks) if m.file == r.source.file}  # (the first of a line counts)
+    marks = {
+        mark.line: mark for mark in reversed(report.marks) if mark.file == report.source.file
+    }  # (the first of a line counts)
     lines = text.rstrip("\n").split("\n")
     rows = []
-    for i, line in enumerate(lines[:200], r.source.first_line):
-        m = marks.get(i)
+    for i, line in enumerate(lines[:200], report.source.first_line):
+        mark = marks.get(i)
         glyph = (
-            f'<span title="{html_text(m.text)}" style="color:{svg.MARK_COLOURS[m.kind]}">{_GLYPHS[m.kind]}</span>'
-            if m
+            f'<span title="{html_text(mark.text)}" style="color:{svg.MARK_COLOURS[mark.kind]}">'
+            f"{_GLYPHS[mark.kind]}</span>"
+            if mark
             else ""
         )
-        note = f'<div class="dim">{esc(m.text)}</div>' if m and m.kind in ("break", "eager") else ""
+        note = f'<div class="dim">{esc(mark.text)}</div>' if mark and mark.kind in ("break", "eager") else ""
         rows.append(
             f'<tr><td>{glyph}</td><td class="r dim">{i}</td><td'
             f' class="src"><code>{html_text(line) or " "}</code>{note}</td></tr>'
         )
     more = f"<div>{dim(f'and {len(lines) - 200} lines more')}</div>" if len(lines) > 200 else ""
-    others = [m for m in r.marks if m.file != r.source.file and m.kind != "captured"]
+    others = [mark for mark in report.marks if mark.file != report.source.file and mark.kind != "captured"]
     elsewhere = (
-        table([[sign(_GLYPHS[m.kind], svg.MARK_COLOURS[m.kind]), f"{m.file}:{m.line}", m.text] for m in others])
+        table(
+            [
+                [sign(_GLYPHS[other.kind], svg.MARK_COLOURS[other.kind]), f"{other.file}:{other.line}", other.text]
+                for other in others
+            ]
+        )
         if others
         else ""
     )
     return f"<table>{''.join(rows)}</table>{more}{elsewhere}"
 
 
-def _marks_note(r: Any) -> str:
-    marked = any(m.file == r.source.file for m in r.marks)
+def _marks_note(report: Any) -> str:
+    marked = any(mark.file == report.source.file for mark in report.marks)
     return "● compiled  ○ eager  ▲ break  ◎ pinned by a guard" if marked else ""
 
 
 def _speed_note(sp: s.Speedups) -> str:
-    x = sp.over("eager")
-    if x is None and any(c.measured == "graphs" for c in sp.calls):
+    speedup = sp.over("eager")
+    if speedup is None and any(call.measured == "graphs" for call in sp.calls):
         return "of graphs alone"
-    return f"{against(x.ratio, x.lo, x.hi, 'eager')}, 95 % interval" if x else "not measured"
+    return f"{against(speedup.ratio, speedup.lo, speedup.hi, 'eager')}, 95 % interval" if speedup else "not measured"
 
 
-def _speed(r: Any) -> str:
-    sp = r.speedups
+def _speed(report: Any) -> str:
+    sp = report.speedups
     out = []
-    for c in sp.calls:
-        what = c.what(r)
+    for call in sp.calls:
+        what = call.what(report)
         out.append(
-            f"<div>{code(c.name)}{esc(f' · line {c.line}') if c.line else ''} ·"
-            f" {esc(what)}{dim('; ' + c.why_not) if c.why_not else ''}</div>"
+            f"<div>{code(call.name)}{esc(f' · line {call.line}') if call.line else ''} ·"
+            f" {esc(what)}{dim('; ' + call.why_not) if call.why_not else ''}</div>"
         )
-        longest = max((e.hi or e.median or 0.0 for e in c.engines), default=0.0)
+        longest = max((engine.hi or engine.median or 0.0 for engine in call.engines), default=0.0)
         rows = []
-        for e in c.engines:
-            name = sign("■", svg.ENGINE_COLOURS.get(e.engine, "inherit"), f" {e.label}")
-            if e.median is None:
-                rows.append([name, "–", dim(e.status + (f": {e.reason}" if e.reason else "")), "", "", ""])
+        for engine in call.engines:
+            name = sign("■", svg.ENGINE_COLOURS.get(engine.engine, "inherit"), f" {engine.label}")
+            if engine.median is None:
+                rows.append(
+                    [name, "–", dim(engine.status + (f": {engine.reason}" if engine.reason else "")), "", "", ""]
+                )
             else:
                 rows.append(
                     [
                         name,
-                        seconds(e.median),
-                        Raw(svg.time_bar(e.median, e.lo or e.median, e.hi or e.median, longest, e.engine, e.samples)),
-                        seconds_range(e.lo, e.hi),
-                        seconds(e.cold),
-                        seconds(e.warm),
+                        seconds(engine.median),
+                        Raw(
+                            svg.time_bar(
+                                engine.median,
+                                engine.lo or engine.median,
+                                engine.hi or engine.median,
+                                longest,
+                                engine.engine,
+                                engine.samples,
+                            )
+                        ),
+                        seconds_range(engine.lo, engine.hi),
+                        seconds(engine.cold),
+                        seconds(engine.warm),
                     ]
                 )
         if rows:
             out.append(table(rows, ["engine", "steady", "", "95 % interval", "first call", "second"], (1, 4, 5)))
-        facts = [f"{x.engine} is {against(x.ratio, x.lo, x.hi, x.over)}" for x in c.speedups]
-        if c.break_even_calls is not None:
-            facts.append(f"compiling pays off after {plural(c.break_even_calls, 'call')}")
-        elif c.break_even_reason:
-            facts.append(c.break_even_reason)
+        facts = [
+            f"{speedup.engine} is {against(speedup.ratio, speedup.lo, speedup.hi, speedup.over)}"
+            for speedup in call.speedups
+        ]
+        if call.break_even_calls is not None:
+            facts.append(f"compiling pays off after {plural(call.break_even_calls, 'call')}")
+        elif call.break_even_reason:
+            facts.append(call.break_even_reason)
         out.append(f"<div>{esc(' · '.join(facts))}</div>" if facts else "")
     out += [f"<div>{dim(words)}</div>" for words in (sp.reason if sp.status != "measured" else "", sp.note) if words]
     return "".join(out)
 
 
-def _profile(r: Any) -> str:
+def _profile(report: Any) -> str:
     """The longest of the profiled calls as a picture, and the steps that took most."""
-    if not r.profiles:
+    if not report.profiles:
         return ""
-    p = r.profiles[0]
-    spans = p.rows()
+    profile = report.profiles[0]
+    spans = profile.rows()
     rows: dict[tuple[str, str], list] = {}
-    for x in spans:
-        if x.kind in _STEP_WORDS:
-            row = rows.setdefault((x.kind, x.name), [0.0, 0, x])
-            row[0] += x.seconds
+    for span in spans:
+        if span.kind in _STEP_WORDS:
+            row = rows.setdefault((span.kind, span.name), [0.0, 0, span])
+            row[0] += span.seconds
             row[1] += 1
     longest = sorted(rows.items(), key=lambda item: -item[1][0])
-    what = ("end to end" if p.how == "call" else "its graphs alone") + ", with its backward pass" * p.backward
+    what = (
+        "end to end" if profile.how == "call" else "its graphs alone"
+    ) + ", with its backward pass" * profile.backward
     return (
-        f"<div>{code(p.name)}{esc(f', {what}')}</div>"
+        f"<div>{code(profile.name)}{esc(f', {what}')}</div>"
         + svg.flame(spans)
         + table(
             [
@@ -393,11 +346,11 @@ def _profile(r: Any) -> str:
                     code(name) if kind in ("kernel", "library") else name,
                     _STEP_WORDS[kind],
                     seconds(took),
-                    f"{100 * took / (p.seconds or 1):.0f} %",
-                    f"{n}×",
-                    _where(x.file, x.line) if x.line else "",
+                    f"{100 * took / (profile.seconds or 1):.0f} %",
+                    f"{count}×",
+                    _where(text.file, text.line) if text.line else "",
                 ]
-                for (kind, name), (took, n, x) in longest[:_MOST_STEPS]
+                for (kind, name), (took, count, text) in longest[:_MOST_STEPS]
             ],
             ["step", "is", "time", "share", "times", "where"],
             (2, 3, 4),
@@ -405,26 +358,26 @@ def _profile(r: Any) -> str:
     )
 
 
-def _stages(r: Any) -> str:
+def _stages(report: Any) -> str:
     by_name: dict[str, list] = {}
-    for st in r.stages:
+    for st in report.stages:
         row = by_name.setdefault(stage_name(st), [0.0, 0])
         row[0] += st.self_seconds
         row[1] += st.count
-    total = sum(v[0] for v in by_name.values())
+    total = sum(row[0] for row in by_name.values())
     if not total:
         return ""
     rows = [
         [
             Raw(f'<span style="color:{svg.STAGE_COLOURS[i % len(svg.STAGE_COLOURS)]}">■</span>'),
             name,
-            seconds(t),
-            f"{100 * t / total:.0f} %",
-            f"{n}×",
+            seconds(took),
+            f"{100 * took / total:.0f} %",
+            f"{count}×",
         ]
-        for i, (name, (t, n)) in enumerate(by_name.items())
+        for i, (name, (took, count)) in enumerate(by_name.items())
     ]
-    return svg.stacked_bar([(k, v[0]) for k, v in by_name.items()]) + table(
+    return svg.stacked_bar([(name, row[0]) for name, row in by_name.items()]) + table(
         rows, ["", "stage", "time", "share", "runs"], (2, 3, 4)
     )
 
@@ -433,72 +386,86 @@ def _where(file: str, line: int | None) -> str:
     return f"{file}:{line}" if line else file
 
 
-def _breaks(r: Any) -> str:
+def _breaks(report: Any) -> str:
     out = []
-    for b in r.graph_breaks:
-        chain = " → ".join(f"{frame_words(c.function)} ({_where(c.file, c.line)})" for c in b.call_chain)
+    for brk in report.graph_breaks:
+        chain = " → ".join(
+            f"{frame_words(caller.function)} ({_where(caller.file, caller.line)})" for caller in brk.call_chain
+        )
         marked = ""
-        if b.code:
-            text = b.code.encode(errors="surrogatepass")
-            if b.col is not None and b.end_col is not None and b.end_line in (None, b.line) and b.end_col <= len(text):
+        if brk.code:
+            text = brk.code.encode(errors="surrogatepass")
+            if (
+                brk.col is not None
+                and brk.end_col is not None
+                and brk.end_line in (None, brk.line)
+                and brk.end_col <= len(text)
+            ):
                 parts = [
-                    html_text(p.decode(errors="replace"))
-                    for p in (text[: b.col], text[b.col : b.end_col], text[b.end_col :])
+                    html_text(piece.decode(errors="replace"))
+                    for piece in (text[: brk.col], text[brk.col : brk.end_col], text[brk.end_col :])
                 ]
                 line = f"border-bottom:2px solid {svg.MARK_COLOURS['break']}"
                 marked = f'<pre>{parts[0]}<b style="{line}">{parts[1]}</b>{parts[2]}</pre>'
             else:
-                marked = f"<pre>{html_text(b.code)}</pre>"
+                marked = f"<pre>{html_text(brk.code)}</pre>"
         out.append(
             f"<div>{sign('▲', svg.MARK_COLOURS['break'])}"
-            f" {esc(_where(b.file, b.line))}{esc(f' in {frame_words(b.function)}') if b.function else ''}:"
-            f" {esc(b.reason)}</div>{marked}"
-            + (f'<div class="act">→ {esc(b.remedy)}</div>' if b.remedy else "")
-            + (f'<div class="act">{dim(chain)}</div>' if len(b.call_chain) > 1 else "")
+            f" {esc(_where(brk.file, brk.line))}{esc(f' in {frame_words(brk.function)}') if brk.function else ''}:"
+            f" {esc(brk.reason)}</div>{marked}"
+            + (f'<div class="act">→ {esc(brk.remedy)}</div>' if brk.remedy else "")
+            + (f'<div class="act">{dim(chain)}</div>' if len(brk.call_chain) > 1 else "")
         )
     return "".join(out)
 
 
-def _recompiles(r: Any) -> str:
+def _recompiles(report: Any) -> str:
     rows = [
         [
-            frame_words(c.frame_name),
-            code(f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind),
-            code(c.expected),
-            code(c.got),
-            Raw(f"{esc(_where(c.file, c.line))} {code(c.code.strip())}"),
-            c.suggestion,
+            frame_words(recompile.frame_name),
+            code(
+                f"{recompile.source}.{recompile.detail}"
+                if recompile.source and recompile.detail
+                else recompile.source or recompile.detail or recompile.kind
+            ),
+            code(recompile.expected),
+            code(recompile.got),
+            Raw(f"{esc(_where(recompile.file, recompile.line))} {code(recompile.code.strip())}"),
+            recompile.suggestion,
         ]
-        for c in r.recompiles
+        for recompile in report.recompiles
     ]
     return table(rows, ["function", "what changed", "expected", "got", "your line", "what to change"]) if rows else ""
 
 
-def _guards(r: Any) -> str:
+def _guards(report: Any) -> str:
     rows = [
         [
-            sign("▲", svg.MARK_COLOURS["break"], f" failed {g.failed}×") if g.failed else "",
-            g.entry,
-            g.cls,
-            g.text + (f" (× {g.count})" if g.count > 1 and "guards of kind" not in g.text else ""),
-            _where(g.file, g.line) if g.line else "",
-            dim(g.why),
+            sign("▲", svg.MARK_COLOURS["break"], f" failed {guard.failed}×") if guard.failed else "",
+            guard.entry,
+            guard.cls,
+            guard.text + (f" (× {guard.count})" if guard.count > 1 and "guards of kind" not in guard.text else ""),
+            _where(guard.file, guard.line) if guard.line else "",
+            dim(guard.why),
         ]
-        for g in r.guards
+        for guard in report.guards
     ]
     return table(rows, ["", "entry", "checked", "what has to hold", "line", "why"]) if rows else ""
 
 
-def _frames(r: Any) -> str:
+def _frames(report: Any) -> str:
     rows = [
         [
-            code(frame_words(f.name)) if frame_words(f.name) == f.name else frame_words(f.name),
-            _where(f.file, f.line),
-            f.status + (f": {f.reason}" if f.reason else ""),
-            len(f.entries),
-            ", ".join(str(r.entries[e].hits) if r.entries[e].hits is not None else "–" for e in f.entries),
+            code(frame_words(frame.name)) if frame_words(frame.name) == frame.name else frame_words(frame.name),
+            _where(frame.file, frame.line),
+            frame.status + (f": {frame.reason}" if frame.reason else ""),
+            len(frame.entries),
+            ", ".join(
+                str(report.entries[number].hits) if report.entries[number].hits is not None else "–"
+                for number in frame.entries
+            ),
         ]
-        for f in r.frames
+        for frame in report.frames
     ]
     return table(rows, ["function", "where", "status", "entries", "calls served"], (3,)) if rows else ""
 
@@ -514,37 +481,39 @@ _MOST_STEPS = 8
 _NODE_HEAD = ["value", "operation", "type", "line", "module", "kernel"]
 
 
-def _node_rows(r: Any, nodes: Sequence[s.Node], hidden: Collection[int] = ()) -> list[list[Any]]:
-    names = [n.name for n in nodes]
+def _node_rows(report: Any, nodes: Sequence[s.Node], hidden: Collection[int] = ()) -> list[list[Any]]:
+    names = [node.name for node in nodes]
     rows = []
-    for n in nodes:
-        if n.index in hidden or n.op in ("parameter", "output"):
+    for node in nodes:
+        if node.index in hidden or node.op in ("parameter", "output"):
             continue
-        args = n.args
-        for k in reversed(range(len(n.inputs))):
-            args = args.replace(f"%{k}", names[n.inputs[k]])
+        args = node.args
+        for k in reversed(range(len(node.inputs))):
+            args = args.replace(f"%{k}", names[node.inputs[k]])
         shape = (
-            f"{n.dtype}[{', '.join(map(str, n.shape))}]"
-            if n.shape is not None and not any(isinstance(d, list) for d in n.shape)
-            else n.dtype
+            f"{node.dtype}[{', '.join(map(str, node.shape))}]"
+            if node.shape is not None and not any(isinstance(size, list) for size in node.shape)
+            else node.dtype
         )
         rows.append(
             [
-                code(n.name),
-                code(f"{n.op.removeprefix('aten.')}({args})"),
+                code(node.name),
+                code(f"{node.op.removeprefix('aten.')}({args})"),
                 shape,
-                _where(n.file, n.line) if n.line else "",
-                n.module,
-                r.kernels[n.kernel].name if n.kernel is not None and n.kernel < len(r.kernels) else "",
+                _where(node.file, node.line) if node.line else "",
+                node.module,
+                report.kernels[node.kernel].name
+                if node.kernel is not None and node.kernel < len(report.kernels)
+                else "",
             ]
         )
     return rows
 
 
-def _graphs(r: Any, share: float) -> str:
+def _graphs(report: Any, share: float) -> str:
     budget, out = round(share * _NODE_BUDGET), []
-    for g in r.graphs[:_ROWS]:
-        data = g.lowered or g.captured
+    for graph in report.graphs[:ROWS]:
+        data = graph.lowered or graph.captured
         nodes, repeats = data.nodes(), data.repeats
         hidden: set[int] = set()
         at = 0
@@ -552,66 +521,75 @@ def _graphs(r: Any, share: float) -> str:
             start = rep["start"] + at
             hidden |= set(range(start + rep["length"], start + rep["length"] * rep["times"]))
             at += rep["length"] * (rep["times"] - 1)
-        rows = _node_rows(r, nodes, hidden)
+        rows = _node_rows(report, nodes, hidden)
         take = max(0, min(len(rows), budget))
         budget -= take
-        note = [plural(g.ops, "operation"), plural(len(g.kernels), "kernel")]
+        note = [plural(graph.ops, "operation"), plural(len(graph.kernels), "kernel")]
         note += [f"{' and '.join(rep['modules'][:1])} repeats {rep['times']} times" for rep in repeats]
-        note += [f"{y.name} = {y.hint} at first, from {y.source or 'a size'}" for y in g.symbols]
+        note += [
+            f"{symbol.name} = {symbol.hint} at first, from {symbol.source or 'a size'}" for symbol in graph.symbols
+        ]
         body = table(rows, _NODE_HEAD, limit=take) if take else dim(f"{len(rows)} operations, in the report object")
         unfused = (
             table(
-                [[code(a), code(b), why] for a, b, why in (u[:3] for u in g.unfused if len(u) >= 3)],
+                [
+                    [code(one), code(other), why]
+                    for one, other, why in (pair[:3] for pair in graph.unfused if len(pair) >= 3)
+                ],
                 ["not fused", "with", "because"],
                 limit=12,
             )
-            if g.unfused and share
+            if graph.unfused and share
             else ""
         )
-        out.append(fold(g.name, body + unfused, " · ".join(note)))
-    return "".join(out) + _more(len(r.graphs))
+        out.append(fold(graph.name, body + unfused, " · ".join(note)))
+    return "".join(out) + _more(len(report.graphs))
 
 
-def _more(n: int) -> str:
-    return f"<div>{dim(f'and {n - _ROWS} more, in the report object')}</div>" if n > _ROWS else ""
+def _more(count: int) -> str:
+    return f"<div>{dim(f'and {count - ROWS} more, in the report object')}</div>" if count > ROWS else ""
 
 
-def _kernels(r: Any, share: float) -> str:
+def _kernels(report: Any, share: float) -> str:
     budget, out = round(share * _SOURCE_BUDGET), []
-    for n, k in enumerate(r.kernels[:_ROWS]):
+    for n, kernel in enumerate(report.kernels[:ROWS]):
         facts = [
-            f"{size(k.bytes)} moved" if k.bytes is not None else "",
-            f"{count(k.flops)} operations" if k.flops else "",
-            f"{k.launches}× a call" if k.launches != 1 else "",
-            f"{seconds(k.seconds)} a launch" if k.seconds else "",
-            f"compiled in {seconds(k.compile_seconds)}" if k.compile_seconds else "",
-            f"{k.registers} registers" if k.registers else "",
-            f"{size(k.spills)} a thread spilled" if k.spills else "",
-            f"{size(k.shared)} shared memory" if k.shared else "",
+            f"{size(kernel.bytes)} moved" if kernel.bytes is not None else "",
+            f"{count(kernel.flops)} operations" if kernel.flops else "",
+            f"{kernel.launches}× a call" if kernel.launches != 1 else "",
+            f"{seconds(kernel.seconds)} a launch" if kernel.seconds else "",
+            f"compiled in {seconds(kernel.compile_seconds)}" if kernel.compile_seconds else "",
+            f"{kernel.registers} registers" if kernel.registers else "",
+            f"{size(kernel.spills)} a thread spilled" if kernel.spills else "",
+            f"{size(kernel.shared)} shared memory" if kernel.shared else "",
             (
-                f"at most {round(100 * k.occupancy)} % of the threads at work"
-                if k.occupancy and math.isfinite(k.occupancy)
+                f"at most {round(100 * kernel.occupancy)} % of the threads at work"
+                if kernel.occupancy and math.isfinite(kernel.occupancy)
                 else ""
             ),
-            ", ".join(f"{a}={b}" for a, b in k.choices.items()),
+            ", ".join(f"{name}={value}" for name, value in kernel.choices.items()),
         ]
-        body = f"<div>{dim('computes')} {code(', '.join(k.origins))}</div>" if k.origins else ""
-        body += f"<div>{dim('one kernel because')} {esc('; '.join(k.fused_because))}</div>" if k.fused_because else ""
-        body += _trials(k.trials)
-        if k.source and len(k.source) <= budget:
-            body += f"<pre>{html_text(k.source)}</pre>"
-            budget -= len(k.source)
-        elif k.source:
-            body += f"<div>{dim(f'source of {len(k.source)} characters: r.kernels[{n}].source')}</div>"
-        out.append(fold(k.name, body, " · ".join(f for f in facts if f)))
-    out.append(_more(len(r.kernels)))
-    entries = [e for e in r.entries if e.source and len(e.source) < budget]
-    for e in entries[:6]:
-        budget -= len(e.source)
+        body = f"<div>{dim('computes')} {code(', '.join(kernel.origins))}</div>" if kernel.origins else ""
+        body += (
+            f"<div>{dim('one kernel because')} {esc('; '.join(kernel.fused_because))}</div>"
+            if kernel.fused_because
+            else ""
+        )
+        body += _trials(kernel.trials)
+        if kernel.source and len(kernel.source) <= budget:
+            body += f"<pre>{html_text(kernel.source)}</pre>"
+            budget -= len(kernel.source)
+        elif kernel.source:
+            body += f"<div>{dim(f'source of {len(kernel.source)} characters: r.kernels[{n}].source')}</div>"
+        out.append(fold(kernel.name, body, " · ".join(fact for fact in facts if fact)))
+    out.append(_more(len(report.kernels)))
+    entries = [entry for entry in report.entries if entry.source and len(entry.source) < budget]
+    for entry in entries[:6]:
+        budget -= len(entry.source)
         out.append(
             fold(
-                f"entry of {r.frames[e.frame].name if e.frame < len(r.frames) else 'a function'}",
-                f"<pre>{html_text(e.source)}</pre>",
+                f"entry of {report.frames[entry.frame].name if entry.frame < len(report.frames) else 'a function'}",
+                f"<pre>{html_text(entry.source)}</pre>",
                 "the Python around the graph",
             )
         )
@@ -619,10 +597,10 @@ def _kernels(r: Any, share: float) -> str:
 
 
 def _trials(trials: Sequence[s.Trial]) -> str:
-    measured = [(t.seconds, t.chosen) for t in trials if t.seconds is not None]
+    measured = [(trial.seconds, trial.chosen) for trial in trials if trial.seconds is not None]
     if not measured:
         return ""
-    best = next((t for t in trials if t.chosen), None)
+    best = next((trial for trial in trials if trial.chosen), None)
     words = best.words() if best else ""
     return (
         f"<div>{dim(f'{len(trials)} candidates measured')} {svg.dots(measured)}"
@@ -630,83 +608,99 @@ def _trials(trials: Sequence[s.Trial]) -> str:
     )
 
 
-def _externs(r: Any) -> str:
+def _externs(report: Any) -> str:
     return (
         table(
-            [[code(e.op), f"{e.count}×", e.reason, ", ".join(_where(*x) for x in e.lines[:4])] for e in r.externs],
+            [
+                [
+                    code(extern.op),
+                    f"{extern.count}×",
+                    extern.reason,
+                    ", ".join(_where(*line) for line in extern.lines[:4]),
+                ]
+                for extern in report.externs
+            ],
             ["operator", "calls", "why not generated", "lines"],
             (1,),
         )
-        if r.externs
+        if report.externs
         else ""
     )
 
 
-def _memory(r: Any, share: float) -> str:
+def _memory(report: Any, share: float) -> str:
     out = []
-    for m in r.memory:
-        name = r.graphs[m.graph].name if m.graph is not None and m.graph < len(r.graphs) else "graph"
+    for memory in report.memory:
+        name = (
+            report.graphs[memory.graph].name
+            if memory.graph is not None and memory.graph < len(report.graphs)
+            else "graph"
+        )
         facts = (
-            [f"peak {size(m.peak_bytes)}" + (f" in {m.peak_at}" if m.peak_at else "")]
-            + ([f"{size(m.without_reuse_bytes)} without reuse"] if m.without_reuse_bytes else [])
-            + ([f"eager {size(m.eager_peak_bytes)} at best"] if m.eager_peak_bytes else [])
+            [f"peak {size(memory.peak_bytes)}" + (f" in {memory.peak_at}" if memory.peak_at else "")]
+            + ([f"{size(memory.without_reuse_bytes)} without reuse"] if memory.without_reuse_bytes else [])
+            + ([f"eager {size(memory.eager_peak_bytes)} at best"] if memory.eager_peak_bytes else [])
         )
         out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
-        if len(m.plan_live) > 1 and len(m.eager_live) > 1:
-            legend = [sign("■", svg.ENGINE_COLOURS[n], f" {n}") for n in ("eager", "tcompile")]
-            picture = svg.curves([("eager", m.eager_live), ("tcompile", m.plan_live)])
+        if len(memory.plan_live) > 1 and len(memory.eager_live) > 1:
+            legend = [sign("■", svg.ENGINE_COLOURS[name], f" {name}") for name in ("eager", "tcompile")]
+            picture = svg.curves([("eager", memory.eager_live), ("tcompile", memory.plan_live)])
             out.append(f"<div>{picture} {dim('bytes alive over the call:')} {' '.join(legend)}</div>")
-        if m.buffers and share:
+        if memory.buffers and share:
             lane: dict[str, int] = {}
             rows = []
-            for b in m.buffers[:60]:
-                lane[b.name] = lane[b.reuse] if b.reuse in lane else len(set(lane.values()))
-                rows.append((b.name, lane[b.name], b.start, b.end, b.kind == "output"))
-            out.append(svg.lifetimes(rows, m.steps or max(b.end for b in m.buffers)))
+            for buffer in memory.buffers[:60]:
+                lane[buffer.name] = lane[buffer.reuse] if buffer.reuse in lane else len(set(lane.values()))
+                rows.append((buffer.name, lane[buffer.name], buffer.start, buffer.end, buffer.kind == "output"))
+            out.append(svg.lifetimes(rows, memory.steps or max(buffer.end for buffer in memory.buffers)))
     return "".join(out)
 
 
-def _partitions(r: Any) -> str:
+def _partitions(report: Any) -> str:
     """What each forward graph keeps for backward, and what backward computes again."""
     out = []
-    for p in r.partitions:
-        name = r.graphs[p.graph].name if p.graph is not None and p.graph < len(r.graphs) else "graph"
+    for partition in report.partitions:
+        name = (
+            report.graphs[partition.graph].name
+            if partition.graph is not None and partition.graph < len(report.graphs)
+            else "graph"
+        )
         facts = [
-            f"{size(p.saved_bytes)} kept in {plural(len(p.saved), 'value')}",
-            f"{plural(len(p.recomputed), 'value')} computed again",
+            f"{size(partition.saved_bytes)} kept in {plural(len(partition.saved), 'value')}",
+            f"{plural(len(partition.recomputed), 'value')} computed again",
         ]
-        facts.append(f"{size(p.read_bytes)} if nothing were computed again")
-        facts += [f"eager keeps {size(p.eager_bytes)}"] if p.eager_bytes is not None else []
-        facts += [f"memory budget {p.budget:g}"] if p.budget < 1 else []
+        facts.append(f"{size(partition.read_bytes)} if nothing were computed again")
+        facts += [f"eager keeps {size(partition.eager_bytes)}"] if partition.eager_bytes is not None else []
+        facts += [f"memory budget {partition.budget:g}"] if partition.budget < 1 else []
         out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
-        longest = max(p.saved_bytes, p.read_bytes, p.eager_bytes or 0, 1)
+        longest = max(partition.saved_bytes, partition.read_bytes, partition.eager_bytes or 0, 1)
         bars = [
-            ("kept", p.saved_bytes, "tcompile"),
-            ("without computing again", p.read_bytes, "eager"),
-            ("eager", p.eager_bytes, "eager"),
+            ("kept", partition.saved_bytes, "tcompile"),
+            ("without computing again", partition.read_bytes, "eager"),
+            ("eager", partition.eager_bytes, "eager"),
         ]
         out.append(
             table(
                 [
-                    [words, Raw(svg.share_bar(b / longest, svg.ENGINE_COLOURS[e], 240)), size(b)]
-                    for words, b, e in bars
-                    if b is not None
+                    [words, Raw(svg.share_bar(size_words / longest, svg.ENGINE_COLOURS[e], 240)), size(size_words)]
+                    for words, size_words, e in bars
+                    if size_words is not None
                 ],
                 right=(2,),
             )
         )
-        for words, values in (("kept", p.saved), ("computed again", p.recomputed)):
+        for words, values in (("kept", partition.saved), ("computed again", partition.recomputed)):
             rows = [
                 [
-                    code(v.name),
-                    code(v.op),
-                    size(v.bytes),
-                    f"{v.dtype}{v.shape}",
-                    v.kind,
-                    v.module,
-                    _where(v.file, v.line),
+                    code(value.name),
+                    code(value.op),
+                    size(value.bytes),
+                    f"{value.dtype}{value.shape}",
+                    value.kind,
+                    value.module,
+                    _where(value.file, value.line),
                 ]
-                for v in values
+                for value in values
             ]
             body = (
                 table(rows, ["value", "operation", "bytes", "type", "kind", "module", "line"], (2,), limit=12)
@@ -717,52 +711,60 @@ def _partitions(r: Any) -> str:
     return "".join(out)
 
 
-def _numerics(r: Any) -> str:
+def _numerics(report: Any) -> str:
     return (
         table(
             [
                 [
-                    code(n.name),
-                    n.op,
-                    scientific(n.max_abs),
-                    scientific(n.rms_vs_float64),
-                    scientific(n.eager_rms_vs_float64),
-                    f"{n.verdict} {n.why}",
+                    code(numeric.name),
+                    numeric.op,
+                    scientific(numeric.max_abs),
+                    scientific(numeric.rms_vs_float64),
+                    scientific(numeric.eager_rms_vs_float64),
+                    f"{numeric.verdict} {numeric.why}",
                 ]
-                for n in r.numerics
+                for numeric in report.numerics
             ],
             ["node", "operator", "largest difference to eager", "RMS error to float64", "eager's RMS error", ""],
             (2, 3, 4),
         )
-        if r.numerics
+        if report.numerics
         else ""
     )
 
 
-def _timeline(r: Any) -> str:
-    return table([[seconds(t.time), t.kind, t.text] for t in r.timeline], ["at", "", ""], (0,)) if r.timeline else ""
+def _timeline(report: Any) -> str:
+    return (
+        table([[seconds(event.time), event.kind, event.text] for event in report.timeline], ["at", "", ""], (0,))
+        if report.timeline
+        else ""
+    )
 
 
-def _cache(r: Any) -> str:
+def _cache(report: Any) -> str:
     return (
         table(
-            [[c.what, c.result, code(c.key), f"{c.count}×", c.reason] for c in r.cache],
+            [[row.what, row.result, code(row.key), f"{row.count}×", row.reason] for row in report.cache],
             ["what", "", "key", "", "why"],
             (3,),
         )
-        if r.cache
+        if report.cache
         else ""
     )
 
 
-def _cache_note(r: Any) -> str:
-    hits, total = sum(c.count for c in r.cache if c.hit), sum(c.count for c in r.cache)
+def _cache_note(report: Any) -> str:
+    hits, total = sum(row.count for row in report.cache if row.hit), sum(row.count for row in report.cache)
     return f"{hits} of {total} found" if total else ""
 
 
-def _fallbacks(r: Any) -> str:
+def _fallbacks(report: Any) -> str:
     return (
-        table([[code(f.what), f"{f.count}×", f.reason] for f in r.fallbacks], ["what", "", "why"], (1,))
-        if r.fallbacks
+        table(
+            [[code(fallback.what), f"{fallback.count}×", fallback.reason] for fallback in report.fallbacks],
+            ["what", "", "why"],
+            (1,),
+        )
+        if report.fallbacks
         else ""
     )

@@ -33,6 +33,7 @@ __all__ = [
     "equal_sequences",
     "order_sequences",
     "equal_dicts",
+    "compare_containers",
     "as_index",
     "as_number",
     "as_key",
@@ -333,3 +334,17 @@ def spelled(machine: Machine, value: Any) -> Any:
     ):
         return int(value) if isinstance(value, torch.SymInt) else value
     return Spelled(machine, value)
+
+
+def compare_containers(machine: Machine, text: str, left: Any, right: Any) -> Any:
+    """Builtin containers that hold objects which compare in their own way; None for others."""
+    for base in (list, tuple):
+        if isinstance(left, base) and isinstance(right, base):
+            if text in ("==", "!="):
+                same = equal_sequences(machine, left, right)
+                return same if same is None else same == (text == "==")
+            return order_sequences(machine, text, left, right)
+    if text in ("==", "!=") and type(left) is dict and type(right) is dict:
+        same = equal_dicts(machine, left, right)
+        return same if same is None else same == (text == "==")
+    return None

@@ -128,11 +128,15 @@ def native_operation(machine: Machine, fn: Callable, *args: Any) -> Any:
         raise Raised(exc) from None
 
 
-def _rounds(ta: type, tb: type, a: Any, b: Any) -> bool:
+def _rounds(ta: type, tb: type, left: Any, right: Any) -> bool:
     """Whether symbols would be compared as floats, one of which is an int that may be none."""
     if torch.SymFloat in (ta, tb):
-        return torch.SymInt in (ta, tb) or any(t is int and abs(n) > _LARGE for t, n in ((ta, a), (tb, b)))
-    return torch.SymInt in (ta, tb) and any(t is float and _LARGE <= abs(n) < math.inf for t, n in ((ta, a), (tb, b)))
+        return torch.SymInt in (ta, tb) or any(
+            cls is int and abs(number) > _LARGE for cls, number in ((ta, left), (tb, right))
+        )
+    return torch.SymInt in (ta, tb) and any(
+        cls is float and _LARGE <= abs(number) < math.inf for cls, number in ((ta, left), (tb, right))
+    )
 
 
 class _Operation(NamedTuple):
@@ -162,32 +166,32 @@ _OPERATIONS = {
 }
 
 
-def binary(machine: Machine, text: str, a: Any, b: Any) -> Any:
+def binary(machine: Machine, text: str, left: Any, right: Any) -> Any:
     """`a op b`, or `a op= b`: the value that replaces a."""
-    ta, tb = type(a), type(b)
+    ta, tb = type(left), type(right)
     op = _OPERATIONS[text]
     if ta is Subclassed or tb is Subclassed:
-        return _of_subclass(machine, op.function, a, b)
-    if (ta is TraceTensor or tb is TraceTensor) and not _is_for_object(op, a, b):
-        return tensor_calls.call_operator(machine, op.plain if ta is not TraceTensor else op.function, [a, b])
+        return _of_subclass(machine, op.function, left, right)
+    if (ta is TraceTensor or tb is TraceTensor) and not _is_for_object(op, left, right):
+        return tensor_calls.call_operator(machine, op.plain if ta is not TraceTensor else op.function, [left, right])
     if ta in ATOMS and tb in ATOMS:
-        return machine.native(op.plain, a, b)
+        return machine.native(op.plain, left, right)
     for step in _BINARY_STEPS:
-        result = step(machine, op, a, b)
+        result = step(machine, op, left, right)
         if result is not NotImplemented:
             return result
-    return _by_native_code(machine, op, a, b)
+    return _by_native_code(machine, op, left, right)
 
 
-def _is_for_object(op: _Operation, a: Any, b: Any) -> bool:
+def _is_for_object(op: _Operation, left: Any, right: Any) -> bool:
     """Whether a tensor meets an object whose class has the operator, which answers."""
-    other, name = (type(b), f"__r{op.name}__") if type(a) is TraceTensor else (type(a), f"__{op.name}__")
+    other, name = (type(right), f"__r{op.name}__") if type(left) is TraceTensor else (type(left), f"__{op.name}__")
     return other is not TraceTensor and python_method(other, name) is not None
 
 
-def _ask(machine: Machine, method: Any, a: Any, b: Any) -> Any:
-    """What a method of a class of the program's says to `a` and `b`; NotImplemented where there is no such method."""
-    return NotImplemented if method is None else machine.call(method, [a, b])
+def _ask(machine: Machine, method: Any, left: Any, right: Any) -> Any:
+    """What a method of the program's says to `left` and `right`; NotImplemented where there is no such method."""
+    return NotImplemented if method is None else machine.call(method, [left, right])
 
 
 def _own_method(cls: type, name: str) -> Any:
@@ -198,43 +202,43 @@ def _own_method(cls: type, name: str) -> Any:
     return method
 
 
-def _in_place(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
+def _in_place(machine: Machine, op: _Operation, left: Any, right: Any) -> Any:
     """`a op= b` by a method of its own. What has none goes on as `a op b`."""
-    ta = type(a)
+    ta = type(left)
     if not op.in_place:
         return NotImplemented
     method = _own_method(ta, f"__i{op.name}__")
     if method is not None:
-        return machine.call(method, [a, b])
+        return machine.call(method, [left, right])
     if ta in _ASK_FIRST:
-        result = _ask(machine, _own_method(type(b), f"__r{op.name}__"), b, a)
+        result = _ask(machine, _own_method(type(right), f"__r{op.name}__"), right, left)
         if result is not NotImplemented:
             return result
-    if ta not in MUTABLE and base_of(a) not in MUTABLE:
+    if ta not in MUTABLE and base_of(left) not in MUTABLE:
         return NotImplemented
-    if machine.world.is_outside(a):
-        return containers.inplace(machine, a, op.text, b)
-    other = elements.items(machine, b) if isinstance(a, list) and op.text == "+=" else machine.plain(b)
-    return native_operation(machine, op.function, a, other)
+    if machine.world.is_outside(left):
+        return containers.inplace(machine, left, op.text, right)
+    other = elements.items(machine, right) if isinstance(left, list) and op.text == "+=" else machine.plain(right)
+    return native_operation(machine, op.function, left, other)
 
 
-def _formatted(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
+def _formatted(machine: Machine, op: _Operation, left: Any, b: Any) -> Any:
     """`text % value`: text knows what to do with any object, but for a subclass of its own that answers itself."""
     right = python_method(type(b), f"__r{op.name}__")  # looked up, and relied on, for all operators
-    if op.symbol != "%" or not isinstance(a, (str, bytes)) or python_method(type(a), "__mod__") is not None:
+    if op.symbol != "%" or not isinstance(left, (str, bytes)) or python_method(type(left), "__mod__") is not None:
         return NotImplemented
-    if right is not None and issubclass(type(b), type(a)):
+    if right is not None and issubclass(type(b), type(left)):
         return NotImplemented
-    if not op.in_place and type(a) is str and (late := made_late(machine, str.__mod__, (a, b))) is not None:
+    if not op.in_place and type(left) is str and (late := made_late(machine, str.__mod__, (left, b))) is not None:
         return late
-    return native_operation(machine, op.plain, a, _spelled_arguments(machine, b))
+    return native_operation(machine, op.plain, left, _spelled_arguments(machine, b))
 
 
-def _joined_text(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
+def _joined_text(machine: Machine, op: _Operation, left: Any, right: Any) -> Any:
     """`text + text`, one of which holds numbers that vary."""
-    if op.symbol != "+" or LateText not in (type(a), type(b)) or not {type(a), type(b)} <= _TEXTS:
+    if op.symbol != "+" or LateText not in (type(left), type(right)) or not {type(left), type(right)} <= _TEXTS:
         return NotImplemented
-    return join_texts([a, b])
+    return join_texts([left, right])
 
 
 def _by_own_methods(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
@@ -258,26 +262,26 @@ def _by_own_methods(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
     raise Raised(TypeError(f"unsupported operand type(s) for {op.text}: '{ta.__name__}' and '{tb.__name__}'"))
 
 
-def _same_tuple(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
+def _same_tuple(machine: Machine, op: _Operation, left: Any, right: Any) -> Any:
     """`a + b` and `a * b` of a tuple where they are the very tuple; NotImplemented where they are another."""
-    if op.symbol == "+" and type(a) is tuple and type(b) is tuple:
-        return a if _length(machine, b) == 0 else b if _length(machine, a) == 0 else NotImplemented
-    for value, times in ((a, b), (b, a)) if op.symbol == "*" else ():
+    if op.symbol == "+" and type(left) is tuple and type(right) is tuple:
+        return left if _length(machine, right) == 0 else right if _length(machine, left) == 0 else NotImplemented
+    for value, times in ((left, right), (right, left)) if op.symbol == "*" else ():
         if type(value) is tuple and type(times) in (int, bool) and times == 1:
             return value
     return NotImplemented
 
 
-def _by_native_code(machine: Machine, op: _Operation, a: Any, b: Any) -> Any:
+def _by_native_code(machine: Machine, op: _Operation, left: Any, right: Any) -> Any:
     if op.symbol[0] == "*":
-        a, b = (
-            elements.as_index(machine, a) if isinstance(b, _SEQUENCES) else a,
-            (elements.as_index(machine, b) if isinstance(a, _SEQUENCES) else b),
+        left, right = (
+            elements.as_index(machine, left) if isinstance(right, _SEQUENCES) else left,
+            (elements.as_index(machine, right) if isinstance(left, _SEQUENCES) else right),
         )
-    elif isinstance(a, _SETS) and isinstance(b, _SETS):
-        a, b = machine.plain(a), machine.plain(b)
-        elements.settle_keys(machine, b, a)
-    return native_operation(machine, op.plain, machine.plain(a), machine.plain(b))
+    elif isinstance(left, _SETS) and isinstance(right, _SETS):
+        left, right = machine.plain(left), machine.plain(right)
+        elements.settle_keys(machine, right, left)
+    return native_operation(machine, op.plain, machine.plain(left), machine.plain(right))
 
 
 # Ways of `a op b`, in Python's order. One that does not know the operands gives NotImplemented; the next is tried.
@@ -287,12 +291,12 @@ _ASK_FIRST = frozenset((list, collections.deque, bytearray))
 _CONCATENATED = (str, list, tuple, bytes, bytearray, collections.deque)
 
 
-def _as_sequences(machine: Machine, text: str, a: Any, b: Any) -> Any:
+def _as_sequences(machine: Machine, text: str, left: Any, right: Any) -> Any:
     """`a + b` and `a * b` where the methods of numbers did not know the other side: sequences are concatenated and
     repeated. None: neither.
     """
-    if text == "+" and isinstance(a, _CONCATENATED):
-        name, base = type(b).__name__, next(base for base in _CONCATENATED if isinstance(a, base)).__name__
+    if text == "+" and isinstance(left, _CONCATENATED):
+        name, base = type(right).__name__, next(base for base in _CONCATENATED if isinstance(left, base)).__name__
         raise Raised(
             TypeError(
                 f"can't concat {name} to {base}"
@@ -300,7 +304,7 @@ def _as_sequences(machine: Machine, text: str, a: Any, b: Any) -> Any:
                 else f'can only concatenate {base} (not "{name}") to {base}'
             )
         )
-    for sequence, times in ((a, b), (b, a)) if text == "*" else ():
+    for sequence, times in ((left, right), (right, left)) if text == "*" else ():
         if isinstance(sequence, _CONCATENATED):
             number = elements.as_index(machine, times)
             if number is times:
@@ -312,7 +316,7 @@ def _as_sequences(machine: Machine, text: str, a: Any, b: Any) -> Any:
 def _spelled_arguments(machine: Machine, value: Any) -> Any:
     """The right side of `text % value`."""
     if isinstance(value, tuple):
-        return tuple(elements.spelled(machine, v) for v in machine.plain(value))
+        return tuple(elements.spelled(machine, item) for item in machine.plain(value))
     if isinstance(value, dict):
         return {key: elements.spelled(machine, item) for key, item in machine.plain(value).items()}
     return elements.spelled(machine, value)
@@ -333,38 +337,38 @@ def unary(machine: Machine, name: str, value: Any) -> Any:
     return machine.call(method, [value]) if method is not None else native_operation(machine, fn, value)
 
 
-def compare(machine: Machine, text: str, a: Any, b: Any) -> Any:
+def compare(machine: Machine, text: str, left: Any, right: Any) -> Any:
     fn = _COMPARE[text][0]
-    ta, tb = type(a), type(b)
+    ta, tb = type(left), type(right)
     if ta is Subclassed or tb is Subclassed:
-        return _of_subclass(machine, fn, a, b)
+        return _of_subclass(machine, fn, left, right)
     if ta is TraceTensor or tb is TraceTensor:
-        return _compare_tensor(machine, text, a, b)
+        return _compare_tensor(machine, text, left, right)
     if ta in ATOMS and tb in ATOMS:
-        return machine.native(fn, a, b)
-    result = _compare_by_methods(machine, text, a, b)
+        return machine.native(fn, left, right)
+    result = _compare_by_methods(machine, text, left, right)
     if result is not NotImplemented:
         return result
-    answer = _compare_elements(machine, text, a, b)
+    answer = elements.compare_containers(machine, text, left, right)
     if answer is not None:
         return answer
     if text in ("==", "!=") and ta.__eq__ is object.__eq__ and tb.__eq__ is object.__eq__:
-        return identical(machine, a, b) == (text == "==")
-    a, b = machine.deep_plain(a), machine.deep_plain(b)
+        return identical(machine, left, right) == (text == "==")
+    left, right = machine.deep_plain(left), machine.deep_plain(right)
     if torch.SymFloat in (ta, tb) and machine.world.opts.library is not None:
-        refuse_compared(a, b)
-    return native_operation(machine, fn, a, b)
+        refuse_compared(left, right)
+    return native_operation(machine, fn, left, right)
 
 
-def _compare_tensor(machine: Machine, text: str, a: Any, b: Any) -> Any:
+def _compare_tensor(machine: Machine, text: str, left: Any, right: Any) -> Any:
     """A tensor with a tensor or a number is a node; with what can't be a number it is unequal, as torch says."""
-    other = b if type(a) is TraceTensor else a
+    other = right if type(left) is TraceTensor else left
     may_be_equal = type(other) is TraceTensor or isinstance(other, (int, float, complex, bool, *_SYMBOLIC))
     if text in ("==", "!=") and not may_be_equal:
         if other is None or isinstance(other, (str, type, list, tuple, dict, torch.dtype)):
             return text == "!="
         raise Break("unknown_object", f"a tensor is compared with an object of type {type(other).__name__}")
-    return tensor_calls.call_operator(machine, _COMPARE[text][0], [a, b])
+    return tensor_calls.call_operator(machine, _COMPARE[text][0], [left, right])
 
 
 def _answers_first(tb: type, ta: type, name: str) -> bool:
@@ -381,59 +385,47 @@ def _negates_equal(cls: type) -> bool:
     return found_in(cls, "__ne__") is object.__ne__ and python_method(cls, "__eq__") is not None
 
 
-def _ask_comparison(machine: Machine, name: str, a: Any, b: Any) -> Any:
-    """What the class of `a` says; NotImplemented where it has no such method, or does not know `b`."""
-    method = python_method(type(a), name)
-    if method is None and name == "__ne__" and _negates_equal(type(a)):
-        result = _ask(machine, python_method(type(a), "__eq__"), a, b)
+def _ask_comparison(machine: Machine, name: str, left: Any, right: Any) -> Any:
+    """What the class of `left` says; NotImplemented where it has no such method, or does not know `right`."""
+    method = python_method(type(left), name)
+    if method is None and name == "__ne__" and _negates_equal(type(left)):
+        result = _ask(machine, python_method(type(left), "__eq__"), left, right)
         return result if result is NotImplemented else not machine.truth(result)
-    return _ask(machine, method, a, b)
+    return _ask(machine, method, left, right)
 
 
-def _compare_by_methods(machine: Machine, text: str, a: Any, b: Any) -> Any:
+def _compare_by_methods(machine: Machine, text: str, left: Any, right: Any) -> Any:
     """By methods of the program's classes; NotImplemented where neither side has one."""
     _, left_name, right_name = _COMPARE[text]
-    ta, tb = type(a), type(b)
+    ta, tb = type(left), type(right)
     if _answers_first(tb, ta, right_name):
-        result = _ask_comparison(machine, right_name, b, a)
+        result = _ask_comparison(machine, right_name, right, left)
         if result is NotImplemented:
-            result = _ask_comparison(machine, left_name, a, b)
-        return _compare_identity(machine, text, a, b) if result is NotImplemented else result
-    result = _ask_comparison(machine, left_name, a, b)
+            result = _ask_comparison(machine, left_name, left, right)
+        return _compare_identity(machine, text, left, right) if result is NotImplemented else result
+    result = _ask_comparison(machine, left_name, left, right)
     if result is not NotImplemented:
         return result
-    result = _ask_comparison(machine, right_name, b, a)
+    result = _ask_comparison(machine, right_name, right, left)
     if result is NotImplemented and (_compares(ta, left_name) or _compares(tb, right_name)):
-        return _compare_identity(machine, text, a, b)
+        return _compare_identity(machine, text, left, right)
     return result
 
 
-def _compare_identity(machine: Machine, text: str, a: Any, b: Any) -> bool:
+def _compare_identity(machine: Machine, text: str, left: Any, right: Any) -> bool:
     """What is left when neither side knows the other."""
-    for x, name in ((a, _COMPARE[text][1]), (b, _COMPARE[text][2])):
-        if type(x) not in ATOMS and type(x) not in BUILTIN_TYPES and not _compares(type(x), name):
-            found = found_in(type(x), name)
+    for side, name in ((left, _COMPARE[text][1]), (right, _COMPARE[text][2])):
+        if type(side) not in ATOMS and type(side) not in BUILTIN_TYPES and not _compares(type(side), name):
+            found = found_in(type(side), name)
             if found is not vars(object).get(name, found):  # Decimal's looks into any rational number
-                raise Break("c_call", f"a {type(a).__name__} is compared with a {type(b).__name__} by native code")
+                raise Break(
+                    "c_call", f"a {type(left).__name__} is compared with a {type(right).__name__} by native code"
+                )
     if text in ("==", "!="):
-        return identical(machine, a, b) == (text == "==")
+        return identical(machine, left, right) == (text == "==")
     raise Raised(
-        TypeError(f"'{text}' not supported between instances of '{type(a).__name__}' and '{type(b).__name__}'")
+        TypeError(f"'{text}' not supported between instances of '{type(left).__name__}' and '{type(right).__name__}'")
     )
-
-
-def _compare_elements(machine: Machine, text: str, a: Any, b: Any) -> Any:
-    """Builtin containers that hold objects which compare in their own way; None for others."""
-    for base in (list, tuple):
-        if isinstance(a, base) and isinstance(b, base):
-            if text in ("==", "!="):
-                same = elements.equal_sequences(machine, a, b)
-                return same if same is None else same == (text == "==")
-            return elements.order_sequences(machine, text, a, b)
-    if text in ("==", "!=") and type(a) is dict and type(b) is dict:
-        same = elements.equal_dicts(machine, a, b)
-        return same if same is None else same == (text == "==")
-    return None
 
 
 def truth(machine: Machine, value: Any) -> bool:
@@ -473,35 +465,37 @@ def truth(machine: Machine, value: Any) -> bool:
 
 def own_length(machine: Machine, method: Any, value: Any) -> Any:
     """What a class's own __len__ says."""
-    n = elements.as_index(machine, machine.call(method, [value]))
-    if type(n) is TraceTensor:
+    length = elements.as_index(machine, machine.call(method, [value]))
+    if type(length) is TraceTensor:
         raise Break("item", "__len__ returns a tensor")
-    if not isinstance(n, (int, torch.SymInt)):
-        raise Raised(TypeError(f"'{type(n).__name__}' object cannot be interpreted as an integer"))
-    if n < 0:
+    if not isinstance(length, (int, torch.SymInt)):
+        raise Raised(TypeError(f"'{type(length).__name__}' object cannot be interpreted as an integer"))
+    if length < 0:
         raise Raised(ValueError("__len__() should return >= 0"))
-    return n if isinstance(n, torch.SymInt) else machine.native(len, range(n))
+    return length if isinstance(length, torch.SymInt) else machine.native(len, range(length))
 
 
-def identical(machine: Machine, a: Any, b: Any) -> bool:
+def identical(machine: Machine, left: Any, right: Any) -> bool:
     """`a is b`; relies on two outside objects being different ones."""
-    if a is b:
+    if left is right:
         return True
-    if isinstance(a, torch.SymBool):
-        return bool(a) is b
-    if isinstance(b, torch.SymBool):
-        return bool(b) is a
-    if machine.choices and (id(a) in machine.choices or id(b) in machine.choices):
+    if isinstance(left, torch.SymBool):
+        return bool(left) is right
+    if isinstance(right, torch.SymBool):
+        return bool(right) is left
+    if machine.choices and (id(left) in machine.choices or id(right) in machine.choices):
         raise Break("choice", "which object max() or min() gave depends on the values of tensors")
     world = machine.world
-    if type(a) is torch.SymInt or type(b) is torch.SymInt:  # small integers are one object each; of others nobody knows
-        a, b = specialize(a), specialize(b)
-        return type(a) is type(b) is int and a == b and -5 <= a <= 256
-    if type(a) is type(b) and type(a) not in ATOMS:
+    if (
+        type(left) is torch.SymInt or type(right) is torch.SymInt
+    ):  # small integers are one object each; of others nobody knows
+        left, right = specialize(left), specialize(right)
+        return type(left) is type(right) is int and left == right and -5 <= left <= 256
+    if type(left) is type(right) and type(left) not in ATOMS:
         sources = []
-        for v in (a, b):
-            v = world.reals.get(id(v), v)
-            source = world.source_of(v)
+        for side in (left, right):
+            side = world.reals.get(id(side), side)
+            source = world.source_of(side)
             if source is None:
                 return False
             sources.append(source)
@@ -541,7 +535,10 @@ def contains(machine: Machine, container: Any, item: Any) -> Any:
     if isinstance(container, (list, tuple, collections.deque)):
         return _in_sequence(machine, machine.plain(container), item)
     if _iterates_itself(cls):
-        return any(v is item or machine.truth(compare(machine, "==", v, item)) for v in machine.iterate(container))
+        return any(
+            element is item or machine.truth(compare(machine, "==", element, item))
+            for element in machine.iterate(container)
+        )
     return _in_native(machine, machine.plain(container), item)
 
 
@@ -581,8 +578,12 @@ def _iterates_itself(cls: type) -> bool:
 def _in_native(machine: Machine, container: Any, item: Any) -> Any:
     """By native code: hashes of dicts and sets, texts, ranges, ..."""
     if isinstance(container, (dict, *_SETS)):
-        if type(item) is torch.SymInt and len(container) <= _FEW and all(type(v) in ATOMS for v in container):
-            return any(machine.truth(compare(machine, "==", v, item)) for v in container)
+        if (
+            type(item) is torch.SymInt
+            and len(container) <= _FEW
+            and all(type(element) in ATOMS for element in container)
+        ):
+            return any(machine.truth(compare(machine, "==", element, item)) for element in container)
         item = hashed(item)
         elements.settle_keys(machine, (item,), container)
     elif machine.world.is_outside(container) and not isinstance(container, (str, bytes, range, *IMMUTABLE)):
@@ -666,8 +667,8 @@ def _is_whole(machine: Machine, value: tuple, key: slice) -> bool:
     """Whether a slice of a tuple is the tuple itself."""
     if not {type(key.start), type(key.stop), type(key.step)} <= {type(None), int} or key.step == 0:
         return False
-    n = _length(machine, value)
-    return key.indices(n) == (0, n, 1)
+    length = _length(machine, value)
+    return key.indices(length) == (0, length, 1)
 
 
 def _settled(machine: Machine, obj: Any, key: Any) -> Any:
@@ -716,21 +717,21 @@ def delete_item(machine: Machine, obj: Any, key: Any) -> None:
 
 
 for _text, _op in _OPERATIONS.items():
-    OPERATOR_FUNCTIONS[_op.function] = lambda machine, a, b, text=_text: binary(machine, text, a, b)
+    OPERATOR_FUNCTIONS[_op.function] = lambda machine, left, right, text=_text: binary(machine, text, left, right)
 for _text, (_fn, _l, _r) in _COMPARE.items():
-    OPERATOR_FUNCTIONS[_fn] = lambda machine, a, b, text=_text: compare(machine, text, a, b)
+    OPERATOR_FUNCTIONS[_fn] = lambda machine, left, right, text=_text: compare(machine, text, left, right)
 for _uname, (_fn, _name) in _UNARY.items():
-    OPERATOR_FUNCTIONS[_fn] = lambda machine, a, name=_uname: unary(machine, name, a)
+    OPERATOR_FUNCTIONS[_fn] = lambda machine, operand, name=_uname: unary(machine, name, operand)
 OPERATOR_FUNCTIONS.update(
     {
         operator.getitem: get_item,
         operator.setitem: set_item,
         operator.delitem: delete_item,
-        operator.contains: lambda machine, a, b: contains(machine, a, b),
+        operator.contains: lambda machine, container, item: contains(machine, container, item),
         operator.truth: truth,
-        operator.not_: lambda machine, a: not truth(machine, a),
+        operator.not_: lambda machine, left: not truth(machine, left),
         operator.is_: identical,
-        operator.is_not: lambda machine, a, b: not identical(machine, a, b),
+        operator.is_not: lambda machine, left, right: not identical(machine, left, right),
     }
 )
 
@@ -791,8 +792,8 @@ def contains_op(machine: Machine, frame: Frame, ins: Any) -> None:
 
 @handler("TO_BOOL")
 def to_bool(machine: Machine, frame: Frame, ins: Any) -> None:
-    v = frame.stack[-1]
-    varies = type(v) is TraceTensor or is_read(v) or machine.env.is_open(v)
+    value = frame.stack[-1]
+    varies = type(value) is TraceTensor or is_read(value) or machine.env.is_open(value)
     if not varies or frame.program[frame.pc][1].op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
         # else the jump asks
-        frame.stack[-1] = truth(machine, v)
+        frame.stack[-1] = truth(machine, value)

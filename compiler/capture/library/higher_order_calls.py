@@ -41,7 +41,11 @@ def _refuse_contexts(machine: Machine, context_fn: Any, use_reentrant: Any) -> N
     if context_fn is None or context_fn is noop_context_fn:
         return
     contexts = None if use_reentrant else machine.deep_plain(machine.call(context_fn, []))
-    if type(contexts) not in (tuple, list) or len(contexts) != 2 or any(type(c) not in _IDLE for c in contexts):
+    if (
+        type(contexts) not in (tuple, list)
+        or len(contexts) != 2
+        or any(type(context) not in _IDLE for context in contexts)
+    ):
         raise Break("higher_order", "a checkpoint's context_fn gives contexts that may change what is computed")
 
 
@@ -49,7 +53,7 @@ _IDLE = (NoContext, contextlib.nullcontext)
 
 
 def _needs_grad(values: Any) -> bool:
-    return torch._C.is_grad_enabled() and any(t.requires_grad for t in leaves_of(values))
+    return torch._C.is_grad_enabled() and any(tensor.requires_grad for tensor in leaves_of(values))
 
 
 # --- torch.utils.checkpoint
@@ -87,7 +91,7 @@ def checkpoint_(
     before, machine.graph.written = machine.graph.written, set()
     body = capture_body(machine, "checkpoint", [], lambda: machine.call(fn, list(args), kwargs))
     changed, machine.graph.written = machine.graph.written, before | machine.graph.written
-    if any(id(getattr(n.meta.get("val"), "tt_storage", None)) in changed for n in body.lifted):
+    if any(id(getattr(node.meta.get("val"), "tt_storage", None)) in changed for node in body.lifted):
         raise Break(
             "higher_order",
             "a checkpointed function changes a tensor from outside in place, which eager does a second time in"
@@ -139,7 +143,7 @@ def cond_(machine: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: An
         bodies.append(capture_body(machine, "branch", [], lambda fn=fn: machine.call(fn, list(args))))
         pure.check()
     _check_alike(*[body.result for body in bodies])
-    lifted = list({n: None for body in bodies for n in body.lifted})
+    lifted = list({node: None for body in bodies for node in body.lifted})
     call = CondCall(*[_with_inputs(body, lifted) for body in bodies])
     if not leaves_of(bodies[0].result):
         return bodies[0].result
@@ -150,8 +154,8 @@ def cond_(machine: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: An
 def _record_cond(machine: Machine, call: CondCall, pred: TraceTensor, lifted: list, bodies: list[Body]) -> tuple:
     """The node; its results have the metadata of the branches', and need a gradient where either does."""
     results = []
-    for a, b in zip(*[plain_leaves_of(body.result) for body in bodies]):
-        results.append(stand_in_result(machine, a, a.requires_grad or b.requires_grad))
+    for one, other in zip(*[plain_leaves_of(body.result) for body in bodies]):
+        results.append(stand_in_result(machine, one, one.requires_grad or other.requires_grad))
     node = machine.graph.graph.call_function(call, (machine.graph.arg(pred), *lifted))
     return machine.graph.made(node, tuple(results))
 
@@ -198,11 +202,15 @@ def _check_alike(a: Any, b: Any) -> None:
         one[0].spec == other[0].spec
         and len(one[1]) == len(other[1])
         and all(
-            x.shape == y.shape and x.dtype == y.dtype and x.stride() == y.stride() for x, y in zip(one[1], other[1])
+            one_leaf.shape == other_leaf.shape
+            and one_leaf.dtype == other_leaf.dtype
+            and one_leaf.stride() == other_leaf.stride()
+            for one_leaf, other_leaf in zip(one[1], other[1])
         )
     )
     constants = alike and all(
-        isinstance(leaf, type(y)) and (leaf is y or leaf == y) for leaf, y in zip(one[0].leaves, other[0].leaves)
+        isinstance(leaf, type(there)) and (leaf is there or leaf == there)
+        for leaf, there in zip(one[0].leaves, other[0].leaves)
     )
     if not alike or not constants:
         raise Break(
@@ -245,17 +253,17 @@ def while_loop_(machine: Machine, cond_fn: Any, body_fn: Any, carried_inputs: An
         raise Break("higher_order", "the condition of torch.while_loop is not a tensor of one element")
     out = plain_leaves_of(bodies[1].result)
     if len(out) != len(tensors) or any(
-        a.shape != tensor.shape or a.dtype != tensor.dtype for a, tensor in zip(out, tensors)
+        result.shape != tensor.shape or result.dtype != tensor.dtype for result, tensor in zip(out, tensors)
     ):
         raise Break("higher_order", "the body of torch.while_loop changes the shape or dtype of what it carries")
-    lifted = list({n: None for nodes in lifted_of for n in nodes})
+    lifted = list({node: None for nodes in lifted_of for node in nodes})
     if (
-        any(isinstance(n.meta.get("val"), TraceTensor) and n.meta["val"].requires_grad for n in lifted)
+        any(isinstance(node.meta.get("val"), TraceTensor) and node.meta["val"].requires_grad for node in lifted)
         and torch._C.is_grad_enabled()
     ):
         raise Break("higher_order", "torch.while_loop uses tensors that need a gradient")
-    condition, step = (_with_more_inputs(b, len(tensors), lifted) for b in bodies)
-    results = tuple(stand_in(machine, t, requires_grad=False) for t in out)
+    condition, step = (_with_more_inputs(body, len(tensors), lifted) for body in bodies)
+    results = tuple(stand_in(machine, tensor, requires_grad=False) for tensor in out)
     graph = machine.graph
     node = graph.graph.call_function(
         WhileLoopCall(condition, step, len(tensors)), (*[graph.arg(tensor) for tensor in tensors], *lifted)
@@ -263,12 +271,12 @@ def while_loop_(machine: Machine, cond_fn: Any, body_fn: Any, carried_inputs: An
     return template.fill(graph.made(node, results))
 
 
-def _with_more_inputs(body: Body, n: int, lifted: list) -> torch.fx.GraphModule:
-    """As `_with_inputs`, for a body with `n` parameters of its own before what it lifted."""
+def _with_more_inputs(body: Body, count: int, lifted: list) -> torch.fx.GraphModule:
+    """As `_with_inputs`, for a body with `count` parameters of its own before what it lifted."""
     graph = body.graph.graph
     own = graph.find_nodes(op="placeholder")
-    mine = dict(zip(body.lifted, own[n:]))
-    anchor = own[n - 1]
+    mine = dict(zip(body.lifted, own[count:]))
+    anchor = own[count - 1]
     for outer in lifted:
         node = mine.get(outer)
         if node is None:
@@ -294,14 +302,14 @@ def _scan(
     """Record a ScanCall for a step function on lists of tensors; the results' structure is the caller's."""
     if not sequences or any(sequence.dim() == 0 for sequence in sequences) or sequences[0].shape[0] == 0:
         raise Break("higher_order", f"{name} is given no elements to go over")
-    inside = [stand_in(machine, t) for t in carried] + [
+    inside = [stand_in(machine, tensor) for tensor in carried] + [
         stand_in(machine, sequence, drop_dim=0) for sequence in sequences
     ]
     body = capture_body(machine, name, inside, lambda: fn(inside[: len(carried)], inside[len(carried) :]))
     out = plain_leaves_of(body.result)
     n_results_of(body.result)
-    for a, b in zip(out, carried):
-        if a.shape != b.shape or a.dtype != b.dtype:
+    for result, given in zip(out, carried):
+        if result.shape != given.shape or result.dtype != given.dtype:
             raise Break("higher_order", f"the body of {name} changes the shape or dtype of what it carries")
     call = ScanCall(name, body.graph, len(carried), len(sequences), reverse)
     return body.result, record_call(machine, call, [*carried, *sequences], body.lifted)
@@ -324,7 +332,7 @@ def scan_(machine: Machine, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0
     result, out = _scan(
         machine,
         "scan",
-        lambda c, x: machine.call(combine_fn, [init_t.fill(c), xs_t.fill(x)]),
+        lambda carry, row: machine.call(combine_fn, [init_t.fill(carry), xs_t.fill(row)]),
         carried,
         sequences,
         machine.truth(reverse),
@@ -334,7 +342,7 @@ def scan_(machine: Machine, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0
     ys, _ = _tensors_only(result[1], "scan")
     stacked = list(out[len(carried) :])
     if dim:
-        stacked = [machine.call(torch.movedim, [s, 0, dim]) for s in stacked]
+        stacked = [machine.call(torch.movedim, [row, 0, dim]) for row in stacked]
     return init_t.fill(out[: len(carried)]), ys.fill(stacked)
 
 
@@ -346,12 +354,12 @@ def _is_pair(result: Any) -> None:
 @python_function(("torch._higher_order_ops.map", "map"))
 def map_(machine: Machine, f: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
     xs_t, sequences = _tensors_only(machine.deep_plain(xs), "map")
-    return _map(machine, f, args, sequences, lambda x: machine.call(f, [xs_t.fill(x), *args], kwargs))
+    return _map(machine, f, args, sequences, lambda row: machine.call(f, [xs_t.fill(row), *args], kwargs))
 
 
-def _map(machine: Machine, f: Any, args: Any, sequences: list, step: Callable[[list], Any]) -> Any:
-    pure = Purity(machine, "the body of map", f, args)
-    result, out = _scan(machine, "map", lambda c, x: step(x), [], sequences, False, lambda r: None)
+def _map(machine: Machine, function: Any, args: Any, sequences: list, step: Callable[[list], Any]) -> Any:
+    pure = Purity(machine, "the body of map", function, args)
+    result, out = _scan(machine, "map", lambda carry, row: step(row), [], sequences, False, lambda rows: None)
     pure.check()
     return _tensors_only(result, "map")[0].fill(out)
 
@@ -361,7 +369,7 @@ def map_operator(machine: Machine, f: Any, xs: Any, more: Any) -> Any:
     """The operator itself: its function gets a slice of each tensor one by one, then what every step gets."""
     args = list(machine.iterate(more))
     return _map(
-        machine, f, args, _tensors_only(list(machine.iterate(xs)), "map")[1], lambda x: machine.call(f, [*x, *args])
+        machine, f, args, _tensors_only(list(machine.iterate(xs)), "map")[1], lambda row: machine.call(f, [*row, *args])
     )
 
 
@@ -405,15 +413,17 @@ def _slab_combiner(
     vmap.
     """
     inside = [stand_in(machine, sequence, drop_dim=0) for sequence in (*sequences, *sequences)]
-    k = len(sequences)
+    count = len(sequences)
     body = capture_body(
         machine,
         "combine",
         inside,
-        lambda: machine.call(combine_fn, [template.fill(inside[:k]), template.fill(inside[k:])]),
+        lambda: machine.call(combine_fn, [template.fill(inside[:count]), template.fill(inside[count:])]),
     )
     out = plain_leaves_of(body.result)
-    if len(out) != k or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(out, inside)):
+    if len(out) != count or any(
+        one.shape != other.shape or one.dtype != other.dtype for one, other in zip(out, inside)
+    ):
         raise Break("higher_order", "the body of associative_scan changes the shape or dtype of what it combines")
     names = [
         node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -431,8 +441,8 @@ def _slab_combiner(
 
 
 def _tree_scan(machine: Machine, combine: Callable[[list, list], list], elements: list) -> list:
-    n = int(elements[0].shape[0])
-    if n < 2:
+    size = int(elements[0].shape[0])
+    if size < 2:
         return elements
 
     def part(tensor: TraceTensor, start: int, stop: int | None, step: int) -> TraceTensor:
@@ -443,18 +453,18 @@ def _tree_scan(machine: Machine, combine: Callable[[list, list], list], elements
         combine,
         combine([part(element, 0, -1, 2) for element in elements], [part(element, 1, None, 2) for element in elements]),
     )
-    if n == 2:
-        return [machine.call(torch.cat, [[part(element, 0, 1, 1), o]]) for element, o in zip(elements, odd)]
-    heads = odd if n % 2 else [part(o, 0, -1, 1) for o in odd]
+    if size == 2:
+        return [machine.call(torch.cat, [[part(element, 0, 1, 1), later]]) for element, later in zip(elements, odd)]
+    heads = odd if size % 2 else [part(later, 0, -1, 1) for later in odd]
     even = combine(heads, [part(element, 2, None, 2) for element in elements])
-    even = [machine.call(torch.cat, [[part(element, 0, 1, 1), r]]) for element, r in zip(elements, even)]
-    return [_interleave(machine, a, b) for a, b in zip(even, odd)]
+    even = [machine.call(torch.cat, [[part(element, 0, 1, 1), earlier]]) for element, earlier in zip(elements, even)]
+    return [_interleave(machine, left, right) for left, right in zip(even, odd)]
 
 
 def _interleave(machine: Machine, even: TraceTensor, odd: TraceTensor) -> TraceTensor:
     """even[0], odd[0], even[1], ...; there may be one more of the even ones."""
-    n = int(odd.shape[0])
-    more = int(even.shape[0]) > n
-    pairs = machine.call(torch.stack, [[operators.get_item(machine, even, slice(0, n)) if more else even, odd], 1])
+    size = int(odd.shape[0])
+    more = int(even.shape[0]) > size
+    pairs = machine.call(torch.stack, [[operators.get_item(machine, even, slice(0, size)) if more else even, odd], 1])
     flat = machine.call(torch.flatten, [pairs, 0, 1])
-    return machine.call(torch.cat, [[flat, operators.get_item(machine, even, slice(n, None))]]) if more else flat
+    return machine.call(torch.cat, [[flat, operators.get_item(machine, even, slice(size, None))]]) if more else flat

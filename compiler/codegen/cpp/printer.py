@@ -105,7 +105,7 @@ class _Printer:
         self.layout: Layout = plan_layout(kernel, target, choices)
         if self.layout.mode == "outer":
             lanes, unhoisted = self.layout.lanes, kernel
-            kernel = hoisted(kernel, lambda v: value_cost(v, lanes))
+            kernel = hoisted(kernel, lambda value: value_cost(value, lanes))
             if kernel is not unhoisted:
                 self.layout = plan_layout(kernel, target, replace(choices, vector=self.layout.vector.symbol.name))
         self.k = mark_turns(kernel, self.layout)
@@ -345,19 +345,19 @@ class _Printer:
         for st in stage.stores:
             lines += [text for _, text in values.store(st, False)]
         for acc in stage.accs:  # a reduction over nothing but one element
-            x = values.operand(acc.value)
+            operand = values.operand(acc.value)
             ct = ctype(acc.dtype)
-            text = "0" if acc.is_position else self._convert_acc(x, acc)
+            text = "0" if acc.is_position else self._convert_acc(operand, acc)
             lines.append(f"const {ct.scalar} {acc.name} = {text};")
             self.accs[acc.name] = (acc, "scalar")
         self.scope.leave(LEVEL_ITEM)
         return [f"    {line}" for line in lines]
 
-    def _convert_acc(self, x: Operand, acc: Acc) -> str:
+    def _convert_acc(self, operand: Operand, acc: Acc) -> str:
         from .prims import conversion
 
         ct = ctype(acc.dtype)
-        return x.text if x.ct == ct else conversion(self.s, x, ct)
+        return operand.text if operand.ct == ct else conversion(self.s, operand, ct)
 
     def _vector_stage(
         self,
@@ -403,7 +403,7 @@ class _Printer:
             main,
             _Pass(number, name, lo, hi, body, accumulators, loops.unroll, vector if bounds is None else None, not rows),
         )
-        flushes = [t for a in accumulators for t in a.flush(loops.unroll)] if rows else []
+        flushes = [line for accumulator in accumulators for line in accumulator.flush(loops.unroll)] if rows else []
         if flushes:
             in_rows.append(f"if ({loops.scalar[-1].symbol} % {rows} == {rows - 1}) {{ {' '.join(flushes)} }}")
         depth = len(loops.scalar)
@@ -474,15 +474,15 @@ class _Printer:
                 heads += [f"{ind}for (i64 {x} = {begin}; {x} < {end}; ++{x}) {{", *_indented(computed, i + 1)]
         return heads, body
 
-    def _vector_pass(self, values: StageValues, p: _Pass) -> list[str]:
+    def _vector_pass(self, values: StageValues, pass_: _Pass) -> list[str]:
         """A pass in one loop, or piece by piece where values change in between."""
         if not (values.pieces or values.turns):
-            return self._vector_loop(p)
-        v = p.name
-        piece = self._vector_loop(replace(p, lo=f"{v}_from", hi=f"{v}_to", axis=None))
+            return self._vector_loop(pass_)
+        v = pass_.name
+        piece = self._vector_loop(replace(pass_, lo=f"{v}_from", hi=f"{v}_to", axis=None))
         return [
-            f"for (i64 {v}_from = {p.lo}, {v}_to; {v}_from < {p.hi}; {v}_from = {v}_to) {{",
-            *_indented([*values.piece_lines(f"{p.hi} - {v}_from"), *piece]),
+            f"for (i64 {v}_from = {pass_.lo}, {v}_to; {v}_from < {pass_.hi}; {v}_from = {v}_to) {{",
+            *_indented([*values.piece_lines(f"{pass_.hi} - {v}_from"), *piece]),
             "}",
         ]
 
@@ -490,12 +490,10 @@ class _Printer:
         """The pass of a reduction over rows for one vector of columns: rows from `x`_from to `x`_to, `step` of them
         side by side, in accumulators of their own: each waits for its own last result only."""
         fn, copies = f"{x}_row", range(step)
+        sums = "".join(f", {accumulator.vector} &{accumulator.name}_sum" for accumulator in accumulators)
         lines = [
-            (
-                f"auto {fn} = [&](i64 {x}{''.join(f', {a.vector} &{a.name}_sum' for a in accumulators)})"
-                " __attribute__((always_inline)) {"
-            ),
-            *(f"    {t}" for t in body),
+            f"auto {fn} = [&](i64 {x}{sums}) __attribute__((always_inline)) {{",
+            *(f"    {line}" for line in body),
             "};",
         ]
         for accumulator in accumulators:
@@ -504,7 +502,7 @@ class _Printer:
             lines.append(f"{accumulator.vector} {', '.join(named)};")
 
         def call(at: str, u: int) -> str:
-            return f"{fn}({at}{''.join(f', {a.name}_v{u}' for a in accumulators)});"
+            return f"{fn}({at}{''.join(f', {accumulator.name}_v{u}' for accumulator in accumulators)});"
 
         lines += [
             f"i64 {x} = {x}_from;",
@@ -514,48 +512,47 @@ class _Printer:
             ),
             f"for (; {x} < {x}_to; ++{x}) {call(x, 0)}",
         ]
-        return [
-            *lines,
-            *(
-                f"tc::store({a.address}, {a.combined([f'{a.name}_v{copy}' for copy in copies])}, tc::All{{}});"
-                for a in accumulators
-            ),
-        ]
+        for accumulator in accumulators:
+            total = accumulator.combined([f"{accumulator.name}_v{copy}" for copy in copies])
+            lines.append(f"tc::store({accumulator.address}, {total}, tc::All{{}});")
+        return lines
 
-    def _vector_loop(self, p: _Pass) -> list[str]:
+    def _vector_loop(self, pass_: _Pass) -> list[str]:
         """A lambda for one vector, called for whole vectors, then for the rest."""
         lay = self.layout
-        v, hi, fn = p.name, p.hi, f"pass{p.number}"
+        v, hi, fn = pass_.name, pass_.hi, f"pass{pass_.number}"
         if lay.copies > 1:
-            return self._wide_loop(fn, v, p.lo, hi, p.body)
-        unroll = 1 if lay.mode == "outer" and p.accumulators else p.unroll
-        params = "".join(f", {param}" for accumulator in p.accumulators for param in accumulator.parameters())
+            return self._wide_loop(fn, v, pass_.lo, hi, pass_.body)
+        unroll = 1 if lay.mode == "outer" and pass_.accumulators else pass_.unroll
+        params = "".join(f", {param}" for accumulator in pass_.accumulators for param in accumulator.parameters())
         lines = [
             f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{",
-            *_indented(p.body),
+            *_indented(pass_.body),
             "};",
         ]
         self.s.need("access")
 
         def call(at: str, lanes: str, u: int) -> str:
-            args = "".join(f", {x}" for accumulator in p.accumulators for x in accumulator.arguments(u))
+            args = "".join(
+                f", {argument}" for accumulator in pass_.accumulators for argument in accumulator.arguments(u)
+            )
             return f"{fn}({at}, {lanes}{args});"
 
-        known, fills = self._extent(p.axis)
-        if p.may_flush and any(accumulator.flushes for accumulator in p.accumulators):
+        known, fills = self._extent(pass_.axis)
+        if pass_.may_flush and any(accumulator.flushes for accumulator in pass_.accumulators):
             loop = [
                 f"while (at < {hi}) {{",
                 f"    const i64 stop = {hi} - at < {FLUSH} ? {hi} : at + {FLUSH};",
                 *_indented(self._whole_vectors(call, "stop", unroll, known)),
                 f"    if (stop == {hi} && at < {hi}) {{ {call('at', f'tc::First{{{hi} - at}}', 0)} at = {hi}; }}",
-                *_indented([t for accumulator in p.accumulators for t in accumulator.flush(unroll)]),
+                *_indented([line for accumulator in pass_.accumulators for line in accumulator.flush(unroll)]),
                 "}",
             ]
         else:
             loop = self._whole_vectors(call, hi, unroll, known)
             if not fills:
                 loop.append(f"if (at < {hi}) {call('at', f'tc::First{{{hi} - at}}', 0)}")
-        return ["{", *_indented([*lines, f"i64 at = {p.lo};", *loop]), "}"]
+        return ["{", *_indented([*lines, f"i64 at = {pass_.lo};", *loop]), "}"]
 
     def _extent(self, axis: Axis | None) -> tuple[int | None, bool]:
         """(elements of a pass over the axis where all passes have as many; whether whole vectors fill every pass)."""
@@ -592,7 +589,7 @@ class _Printer:
         params = "".join(f", auto {name}" for name in names)
         lines = [
             f"auto pass = [&](i64 {t}, i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{",
-            *(f"    {x}" for x in body),
+            *(f"    {line}" for line in body),
             "};",
             f"i64 at = {v}_begin;",
             f"if ({t}_end - {t}_begin == L)",
@@ -619,7 +616,7 @@ class _Printer:
             f"        const tc::First left{{{v}_end - {v} < L ? {v}_end - {v} : L}};",
         ]
         single = "".join(f", [&](auto lanes) {{ return {values.source_texts[name]}; }}" for name in names)
-        return ["{", *(f"    {x}" for x in (*lines, f"        pass({t}, {v}, left{single});", "    }")), "}"]
+        return ["{", *(f"    {line}" for line in (*lines, f"        pass({t}, {v}, left{single});", "    }")), "}"]
 
     def _wide_loop(self, fn: str, v: str, lo: str, hi: str, body: list[str]) -> list[str]:
         """Several vectors side by side through a long chain of statements: each waits for its own last result only."""
@@ -629,7 +626,7 @@ class _Printer:
         return [
             "{",
             f"    auto {fn} = [&](i64 {v}) __attribute__((always_inline)) {{   // {copies} vectors side by side",
-            *(f"        {t}" for t in (*parts, *body)),
+            *(f"        {line}" for line in (*parts, *body)),
             "    };",
             f"    for (i64 at = {lo}; at < {hi}; at += {L * copies}) {fn}(at);",
             "}",
@@ -659,16 +656,16 @@ class _Printer:
             name = self.name if len(kernel.stages) == 1 else f"{self.name}_phase{i}"
             self.top, self.scope.names, self.scope.levels = [], {}, {}
             self.local_lines = [
-                f"    {self._storage(b)} *{b.name} = ({self._storage(b)} *)(scratch +"
-                f" {self._c(self.shared_locals[b.name])});"
-                for b in kernel.locals
+                f"    {self._storage(local)} *{local.name} = ({self._storage(local)} *)(scratch +"
+                f" {self._c(self.shared_locals[local.name])});"
+                for local in kernel.locals
             ]
             combine = [line for acc, at, pos, n in partials for line in self._combine(acc, local_bytes, at, pos, n)]
             self.top += combine
             if not stage.axes:
                 body = [
                     "    for (i64 item = begin; item < end; ++item) {",
-                    *(f"    {t}" for t in self._stage(i, stage, loops)),
+                    *(f"    {line}" for line in self._stage(i, stage, loops)),
                     "    }",
                 ]
                 phases.append((name, self._function(name, body), integer(1), integer(1000)))
@@ -676,7 +673,7 @@ class _Printer:
                     raise AssertionError(f"accumulator {acc.name} without axes in a split kernel")
                 continue
             axis = loops.scalar[0] if loops.scalar else loops.vector
-            rest = numel(tuple(a for a in stage.axes if a is not axis))
+            rest = numel(tuple(other for other in stage.axes if other is not axis))
             n = chunk_count(axis.size, rest)
             size = self._c(axis.size)
             step = lay.lanes if axis is loops.vector else 1
@@ -690,7 +687,7 @@ class _Printer:
                 f"        const i64 chunk_end = chunk_begin + per_chunk < {size} ? chunk_begin + per_chunk : {size};",
             ]
             bounds = ("chunk_begin", "chunk_end") if axis is loops.vector else None
-            body += [f"    {t}" for t in self._stage(i, stage, loops, bounds, axis)]
+            body += [f"    {line}" for line in self._stage(i, stage, loops, bounds, axis)]
             for acc in stage.accs:
                 ct = ctype(acc.folded)
                 at, pos = offset, offset + 8 * MAX_CHUNKS
@@ -724,10 +721,10 @@ class _Printer:
                 f" {acc.name}_best = {chunks}[c], {acc.name} = {acc.name}_positions[c];",
             ]
         else:
-            x = reduce_update(self.s, acc.op, Operand(acc.name, ct, False), Operand(f"{chunks}[c]", ct, False))
+            updated = reduce_update(self.s, acc.op, Operand(acc.name, ct, False), Operand(f"{chunks}[c]", ct, False))
             lines += [
                 f"{ct.scalar} {acc.name} = {chunks}[0];",
-                f"for (i64 c = 1; c < {self._c(expr)}; ++c) {acc.name} = {x};",
+                f"for (i64 c = 1; c < {self._c(expr)}; ++c) {acc.name} = {updated};",
             ]
         self.accs[acc.name] = (acc, "scalar")
         return lines

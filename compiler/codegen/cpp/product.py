@@ -102,13 +102,18 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
     if not stores or any(store.mode != "set" for store in stores):
         return None
     a, b = value.args
-    if any(x.attr[1].coeff(axis.symbol.name) in (None, ZERO) for x in (a, b) for axis in first.axes):
+    if any(load.attr[1].coeff(axis.symbol.name) in (None, ZERO) for load in (a, b) for axis in first.axes):
         return None
     of = _axes_of_operands(kernel, a, b)
     if of is None:
         return None
     for one, many in (("a", "b"), ("b", "a")):
-        if of[one] and len(of[many]) > 1 and _unit(stores, of[many][-1]) and not any(_unit(stores, x) for x in of[one]):
+        if (
+            of[one]
+            and len(of[many]) > 1
+            and _unit(stores, of[many][-1])
+            and not any(_unit(stores, store) for store in of[one])
+        ):
             # one matrix times several: each by itself, so that results are stored in whole vectors
             of["ab"] += of[many][:-1]
             of[many] = of[many][-1:]
@@ -118,7 +123,7 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]
     if len(of["b"]) != 1 or not of["a"]:
         return None
-    if math.prod(_hint(x.size, kernel.hints) for x in (*kernel.outer, *first.axes)) < LEAST_WORK:
+    if math.prod(_hint(axis.size, kernel.hints) for axis in (*kernel.outer, *first.axes)) < LEAST_WORK:
         return None
     return Product(a, b, acc.name, tuple(outer_k), k, tuple(of["a"]), of["b"][0], tuple(of["ab"]), stores)
 
@@ -128,8 +133,8 @@ def _unit(stores: list[Store], axis: Axis) -> bool:
 
 
 def _hint(size: Any, hints: dict[str, int]) -> int:
-    e = as_expr(size)
-    return e.value if e.is_const else int(e.eval({name: hints.get(name, 64) for name in e.symbol_names()}))
+    expr = as_expr(size)
+    return expr.value if expr.is_const else int(expr.eval({name: hints.get(name, 64) for name in expr.symbol_names()}))
 
 
 def tile_shape(lanes: int, rows: int, columns: int, varies: bool = False) -> tuple[int, int]:
@@ -187,7 +192,7 @@ class ProductPrinter:
         rows = 1
         for row in product.rows:
             rows *= _hint(row.size, kernel.hints)
-        varies = any(as_expr(a.size).symbol_names() for a in product.rows)
+        varies = any(as_expr(axis.size).symbol_names() for axis in product.rows)
         self.mr, self.vectors = tile_shape(self.lanes, rows, _hint(product.columns.size, kernel.hints), varies)
         # rows of the smaller tile for what is left of them
         self.half = self.mr // 2 if varies and rows <= self.mr else 0
@@ -210,7 +215,9 @@ class ProductPrinter:
         self.column_panels = ceildiv(self.n, self.nr)
         self.batches = numel(product.batch)
         # packed once for all
-        self.one = bool(product.batch) and all(product.a.attr[1].coeff(x.symbol.name) is ZERO for x in product.batch)
+        self.one = bool(product.batch) and all(
+            product.a.attr[1].coeff(axis.symbol.name) is ZERO for axis in product.batch
+        )
         once = self.scope.once
         self.shapes = [
             f"    const i64 rows = {once(self.m)}, columns = {once(self.n)}, depth = {once(self.depth)};",
@@ -302,9 +309,9 @@ class ProductPrinter:
 
     def _at(self, value: Value, zero: tuple[Axis, ...]) -> tuple[str, str]:
         """(address of a load where the axes `zero` and k are 0, its step along k)."""
-        buffer, e = value.attr
-        step = e.coeff(self.p.k.symbol.name)
-        base = e.subs({axis.symbol.name: ZERO for axis in (*zero, self.p.k)})
+        buffer, index = value.attr
+        step = index.coeff(self.p.k.symbol.name)
+        base = index.subs({axis.symbol.name: ZERO for axis in (*zero, self.p.k)})
         return f"{buffer.name} + ({self._c(base)})", self._c(step)
 
     def _pack_panel(self, to: str, ind: str) -> list[str]:
@@ -339,13 +346,13 @@ class ProductPrinter:
         pack = lines[-1]
         if not self.p.outer_k:
             pack = pack.replace("{at} * MR{end}", "").replace("{at} * NR{end}", "").replace("{run}", "depth")
-            return [ind + x for x in (*lines[:-1], pack)]
+            return [ind + line for line in (*lines[:-1], pack)]
         pack = pack.replace("{at}", " + (part * run)").replace("{end}", "").replace("{run}", "run")
         return [
             f"{ind}const i64 run = {self._c(self.p.k.size)}, parts = depth / run;",
             f"{ind}for (i64 part = 0; part < parts; ++part) {{",
             *self._decode("part", self.p.outer_k, ind + "    "),
-            *(f"{ind}    {x}" for x in (*lines[:-1], pack)),
+            *(f"{ind}    {line}" for line in (*lines[:-1], pack)),
             f"{ind}}}",
         ]
 
@@ -378,7 +385,11 @@ class ProductPrinter:
         levels[product.columns.symbol.name] = LEVEL_VECTOR
         v = product.columns.symbol.name
         values = StageValues(
-            self.scope, levels, v, lambda b, e: Location(b.name, e, None), lambda name: ("product", LEVEL_VECTOR)
+            self.scope,
+            levels,
+            v,
+            lambda buffer, expr: Location(buffer.name, expr, None),
+            lambda name: ("product", LEVEL_VECTOR),
         )
         known = indirect_values()
         roots: list[Value] = []
@@ -393,7 +404,7 @@ class ProductPrinter:
         panel = "panel % block_panels" if self.block_first else "panel" if self.one else "batch * panels + panel"
         operands = f"packed + ({panel}) * panel_size, right, depth, tile"
         lines = [
-            *(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
+            *(f"    {line}" for line in values.lines.get(LEVEL_TOP, [])),
             (
                 f"    const i64 block_panels = {self.scope.fresh_number(self.per_block)};           // a block: so many"
                 " panels of MR rows"
@@ -427,7 +438,7 @@ class ProductPrinter:
                 else []
             ),
             *self._pack_columns(address, step, stride),
-            *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
+            *(f"        {line}" for line in values.lines.get(LEVEL_ITEM, [])),
             "        const i64 last = (block + 1) * block_panels < panels ? (block + 1) * block_panels : panels;",
             *(
                 [
@@ -492,12 +503,12 @@ class ProductPrinter:
         return [
             "            for (int i = 0; i < used; i++) {",
             *(row if needs_row else []),
-            *(f"                {t}" for t in values.lines.get(LEVEL_LOOP, [])),
+            *(f"                {line}" for line in values.lines.get(LEVEL_LOOP, [])),
             (
                 f"                auto finish = [&](i64 {p.columns.symbol.name}, vf32 product, auto lanes)"
                 " __attribute__((always_inline)) {"
             ),
-            *(f"                    {t}" for t in body),
+            *(f"                    {line}" for line in body),
             "                };",
             "                UNROLL for (int j = 0; j < NR; j += L) {",
             "                    const i64 at = first + j;",
@@ -518,7 +529,7 @@ class ProductPrinter:
             f"{address} + j * ({self._c(stride)})",
             4 if self.lanes == 16 else 2,
         )
-        return ["            if (few) {", *(f"                {t}" for t in tile), "            }"]
+        return ["            if (few) {", *(f"                {line}" for line in tile), "            }"]
 
     def _place(self) -> list[str]:
         """Which block of rows and which strip of columns an item is."""
@@ -547,8 +558,8 @@ class ProductPrinter:
         else:
             phases.insert(0, (packed, pack_ps))
         rows_ = [
-            f"    out[{k}] = {self.scope.once(e)};"
-            for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])
+            f"    out[{k}] = {self.scope.once(size)};"
+            for k, size in enumerate([scratch, *(size for phase in phases for size in phase)])
         ]
         if self.few:
             rows_.append(
@@ -568,18 +579,18 @@ def transpose_text(lanes: int, vector: str = "vf32") -> str:
     vectors.
     """
     rounds = []
-    s = lanes // 2
-    while s:
+    half = lanes // 2
+    while half:
         # a where the bit is clear, else b from s lanes before
-        low = [i if not i & s else lanes + (i ^ s) for i in range(lanes)]
-        high = [i + s if not i & s else lanes + i for i in range(lanes)]
+        low = [i if not i & half else lanes + (i ^ half) for i in range(lanes)]
+        high = [i + half if not i & half else lanes + i for i in range(lanes)]
         rounds.append(
-            f"    UNROLL for (int i = 0; i < L; i++) if (!(i & {s})) {{\n"
+            f"    UNROLL for (int i = 0; i < L; i++) if (!(i & {half})) {{\n"
             "        const VECTOR a = r[i], b = r[i + %d];\n"
             "        r[i] = SHUFFLE(a, b, %s);\n        r[i + %d] = SHUFFLE(a, b, %s);\n    }"
-            % (s, ", ".join(map(str, low)), s, ", ".join(map(str, high)))
+            % (half, ", ".join(map(str, low)), half, ", ".join(map(str, high)))
         )
-        s //= 2
+        half //= 2
     text = "\n".join(
         [
             "#if defined(__clang__) || __GNUC__ >= 12",

@@ -140,8 +140,8 @@ def materialised(x: Operand) -> str:
     return typed(x.text, x.t) if x.is_literal else x.text
 
 
-def _as_bool(x: Operand) -> str:
-    return x.text if x.t.kind == "bool" else f"({x.text} != 0)"
+def _as_bool(operand: Operand) -> str:
+    return operand.text if operand.t.kind == "bool" else f"({operand.text} != 0)"
 
 
 def by_power_of_two(a: Operand, b: Operand) -> str | None:
@@ -184,11 +184,11 @@ def _comparison(op: str, a: Operand, b: Operand) -> str:
 
 
 def _infix(sign: str) -> Callable[..., str]:
-    return lambda t, a, b: _narrowed(f"{a.text} {sign} {b.text}", t)
+    return lambda ttype, a, b: _narrowed(f"{a.text} {sign} {b.text}", ttype)
 
 
 def _logical(sign: str) -> Callable[..., str]:
-    return lambda t, a, b: f"{_as_bool(a)} {sign} {_as_bool(b)}"
+    return lambda ttype, a, b: f"{_as_bool(a)} {sign} {_as_bool(b)}"
 
 
 def _signbit(ttype: TType, a: Operand) -> str:
@@ -205,7 +205,11 @@ def _negative(ttype: TType, a: Operand) -> str:
 def _in_32_bits(args: list[Operand]) -> bool:
     """Whether operands are compared as well in 32 bits, which hold one of them."""
     narrow = [arg for arg in args if arg.narrow]
-    if not narrow or len({x.unsigned for x in narrow}) > 1 or not all(arg.narrow or arg.is_literal for arg in args):
+    if (
+        not narrow
+        or len({operand.unsigned for operand in narrow}) > 1
+        or not all(arg.narrow or arg.is_literal for arg in args)
+    ):
         return False
     least, end = (0, 1 << 32) if narrow[0].unsigned else (1 - (1 << 31), 1 << 31)
     return all(arg.narrow or least <= int(arg.text.strip("()")) < end for arg in args)
@@ -224,18 +228,19 @@ def _narrowed(text: str, ttype: TType) -> str:
 _OPERATORS: dict[str, Callable[..., str]] = {
     **{op: _infix(sign) for op, sign in INFIX.items()},
     **dict.fromkeys(
-        ("where", "masked"), lambda t, c, a, b: f"tl.where({_as_bool(c)}, {materialised(a)}, {materialised(b)})"
+        ("where", "masked"),
+        lambda ttype, cond, a, b: f"tl.where({_as_bool(cond)}, {materialised(a)}, {materialised(b)})",
     ),
     "logical_and": _logical("&"),
     "logical_or": _logical("|"),
     "logical_xor": _logical("^"),
-    "logical_not": lambda t, a: f"{a.text} == 0",
-    "isnan": lambda t, a: f"{a.text} != {a.text}" if a.t.is_float else _never(a),
-    "isinf": lambda t, a: f'tl.abs({a.text}) == float("inf")' if a.t.is_float else _never(a),
+    "logical_not": lambda ttype, a: f"{a.text} == 0",
+    "isnan": lambda ttype, a: f"{a.text} != {a.text}" if a.t.is_float else _never(a),
+    "isinf": lambda ttype, a: f'tl.abs({a.text}) == float("inf")' if a.t.is_float else _never(a),
     "signbit": _signbit,
     "neg": _negative,
-    "bitwise_not": lambda t, a: f"{a.text} == 0" if a.t.kind == "bool" else _narrowed(f"~{a.text}", t),
-    "relu": lambda t, a: f"tl.where({a.text} < 0, {typed(literal(0, t), t)}, {a.text})",
+    "bitwise_not": lambda ttype, a: f"{a.text} == 0" if a.t.kind == "bool" else _narrowed(f"~{a.text}", ttype),
+    "relu": lambda ttype, a: f"tl.where({a.text} < 0, {typed(literal(0, ttype), ttype)}, {a.text})",
 }
 
 
@@ -294,24 +299,28 @@ def _number(sign: str) -> Written:
 
 # primitive on floating-point numbers -> its text, of the result's type, the operands, their texts
 _ON_FLOATS: dict[str, Written] = {
-    "abs": lambda t, args, m, need: f"tl.abs({m[0]})",
-    "sqrt": lambda t, args, m, need: f"tl.sqrt_rn({m[0]})" if t.held == "tl.float32" else f"tl.sqrt({m[0]})",
-    "rsqrt": lambda t, args, m, need: f"libdevice.rsqrt({m[0]})",
-    "reciprocal": lambda t, args, m, need: _float_div(_one(t), args[0]),
-    "div": lambda t, args, m, need: _float_div(*args),
-    "sigmoid": lambda t, args, m, need: _float_div(_one(t), Operand(f"(1.0 + libdevice.exp(-{m[0]}))", t)),
-    "sign": lambda t, args, m, need: f"({m[0]} > 0).to({t.held}) - ({m[0]} < 0).to({t.held})",
-    "round": lambda t, args, m, need: f"libdevice.nearbyint({m[0]})",
-    "frac": lambda t, args, m, need: f"{m[0]} - libdevice.trunc({m[0]})",
-    "fma": lambda t, args, m, need: f"tl.fma({', '.join(m)})",
+    "abs": lambda ttype, args, texts, need: f"tl.abs({texts[0]})",
+    "sqrt": lambda ttype, args, texts, need: (
+        f"tl.sqrt_rn({texts[0]})" if ttype.held == "tl.float32" else f"tl.sqrt({texts[0]})"
+    ),
+    "rsqrt": lambda ttype, args, texts, need: f"libdevice.rsqrt({texts[0]})",
+    "reciprocal": lambda ttype, args, texts, need: _float_div(_one(ttype), args[0]),
+    "div": lambda ttype, args, texts, need: _float_div(*args),
+    "sigmoid": lambda ttype, args, texts, need: _float_div(
+        _one(ttype), Operand(f"(1.0 + libdevice.exp(-{texts[0]}))", ttype)
+    ),
+    "sign": lambda ttype, args, texts, need: f"({texts[0]} > 0).to({ttype.held}) - ({texts[0]} < 0).to({ttype.held})",
+    "round": lambda ttype, args, texts, need: f"libdevice.nearbyint({texts[0]})",
+    "frac": lambda ttype, args, texts, need: f"{texts[0]} - libdevice.trunc({texts[0]})",
+    "fma": lambda ttype, args, texts, need: f"tl.fma({', '.join(texts)})",
     "maximum": _extreme("maximum", "_max64"),
     "minimum": _extreme("minimum", "_min64"),
     "fmax": _number(">"),
     "fmin": _number("<"),
-    "div_trunc": lambda t, args, m, need: f"libdevice.trunc({_float_div(*args)})",
+    "div_trunc": lambda ttype, args, texts, need: f"libdevice.trunc({_float_div(*args)})",
     "div_floor": _by_helper("_float_floordiv"),
     "remainder": _by_helper("_float_remainder"),
-    "pow": lambda t, args, m, need: _power(args[0], args[1], t, m),
+    "pow": lambda ttype, args, texts, need: _power(args[0], args[1], ttype, texts),
 }
 
 
@@ -327,7 +336,7 @@ def _power(a: Operand, b: Operand, ttype: TType, texts: list[str]) -> str:
     if b.is_literal and b.text == "-2.0":
         return _float_div(one, Operand(f"({x} * {x})", ttype))
     if b.is_literal and b.text in ("0.5", "-0.5"):
-        return _function("sqrt" if b.text == "0.5" else "rsqrt", ttype, [a], lambda n: None)
+        return _function("sqrt" if b.text == "0.5" else "rsqrt", ttype, [a], lambda helper: None)
     return f"libdevice.pow({texts[0]}, {texts[1]})"
 
 
@@ -365,7 +374,7 @@ def rounded(text: str, to: TType) -> str:
 
 
 def conversion(x: Operand, to: TType) -> str:
-    """`x` as another dtype, with eager's semantics: floats truncate towards zero, anything but 0 is True."""
+    """An operand as another dtype, with eager's semantics: floats truncate towards zero, anything but 0 is True."""
     text = x.narrow or materialised(x)
     if to.kind == "bool":
         return _as_bool(Operand(text, x.t))

@@ -109,30 +109,32 @@ def with_stored_values(kernel: Kernel) -> Kernel:
             [Store(store.buffer, store.index, rewrite(store.value), store.mode) for store in st.stores],
         )
         stages.append(new)
-        for s in st.stores if st.axes else ():
+        for store in st.stores if st.axes else ():
             if (
-                s.mode != "set"
-                or s.positions
-                or not (s.value.dtype.is_floating_point and s.buffer.dtype.is_floating_point)
+                store.mode != "set"
+                or store.positions
+                or not (store.value.dtype.is_floating_point and store.buffer.dtype.is_floating_point)
             ):
                 continue
-            reads = {x.attr: x.dtype.itemsize for x in loads([s.value]) if x.attr[1].symbol_names() & rows}
+            reads = {
+                read.attr: read.dtype.itemsize for read in loads([store.value]) if read.attr[1].symbol_names() & rows
+            }
             if (
                 len(reads) > 1
-                and sum(reads.values()) > s.buffer.dtype.itemsize
-                and not any(id(b) in written for b, _ in reads)
+                and sum(reads.values()) > store.buffer.dtype.itemsize
+                and not any(id(buffer) in written for buffer, _ in reads)
             ):
-                same = [s.value] if s.value.dtype == s.buffer.dtype else []
-                if s.value.is_rounding:  # eager's tensor is the rounded one
-                    same.append(s.value.args[0])
-                stored.update((v.id, (s.buffer, s.index)) for v in same)
+                same = [store.value] if store.value.dtype == store.buffer.dtype else []
+                if store.value.is_rounding:  # eager's tensor is the rounded one
+                    same.append(store.value.args[0])
+                stored.update((value.id, (store.buffer, store.index)) for value in same)
                 keep += same
     return replace(kernel, stages=stages)
 
 
-def _fills(n: Expr, block: int) -> bool:
+def _fills(size: Expr, block: int) -> bool:
     """Whether n elements are whole blocks. None are not: a block that is not looped over reads its lanes once."""
-    return n.is_const and n.value > 0 and n.value % block == 0
+    return size.is_const and size.value > 0 and size.value % block == 0
 
 
 class _Replacing:
@@ -209,7 +211,7 @@ class Printer:
         self.open = (
             opened
             if open_numbers and layout.kind in KINDS and not layout.wide and not own_sizes(kernel.sizes)
-            else lambda e: e
+            else lambda expr: expr
         )
         self.sizes_taken = own_sizes(kernel.sizes) if open_numbers else kernel.sizes
         self.exact = None if exact else cheap.needs_precision(kernel)
@@ -236,7 +238,7 @@ class Printer:
     def run(self) -> TritonSource:
         functions, numbers = self._with_numbers(self._functions())
         text = "".join(function_text for _, function_text in functions)
-        self.helpers |= {h: None for h in ("_round_bfloat16", *eight_bits.HELPERS) if f"{h}(" in text}
+        self.helpers |= {helper: None for helper in ("_round_bfloat16", *eight_bits.HELPERS) if f"{helper}(" in text}
         helpers = HELPERS | self.own_helpers | self._of_older_machines()
         prelude = "".join(helpers[helper] + "\n\n" for helper in self.helpers)
         imports = "import triton\nimport triton.language as tl\n" + (
@@ -266,7 +268,7 @@ class Printer:
         out = []
         for (function, _), text in zip(functions, texts):
             old = function.head
-            arrays = sum(t.startswith("*") for _, t in function.arguments)
+            arrays = sum(text.startswith("*") for _, text in function.arguments)
             function.arguments[arrays:arrays] = [(f"{NUMBER}{i}", "i32") for i in range(len(numbers))]
             out.append((function, text.replace(old, function.head, 1)))
         return out, numbers
@@ -296,9 +298,11 @@ class Printer:
     ) -> tuple[Function, str]:
         size = "i64" if self.lay.wide else "i32"
         arguments = [(buffer.name, "*" + ttype(buffer.dtype).pointer) for buffer in (*self.k.inputs, *self.k.outputs)]
-        arguments += [(s.name, "*" + ttype(s.dtype).pointer) for s in scratch]
+        arguments += [(buffer.name, "*" + ttype(buffer.dtype).pointer) for buffer in scratch]
         arguments += [(str(e), size) for e in self.sizes_taken]
-        arguments += [(p, ttype(d).pointer if not ttype(d).low_precision else "fp32") for p, d in self.k.params]
+        arguments += [
+            (name, ttype(dtype).pointer if not ttype(dtype).low_precision else "fp32") for name, dtype in self.k.params
+        ]
         if self.target.early:
             self.need("_wait")
             body = ["_wait()", *body]
@@ -338,11 +342,11 @@ class Printer:
         self, dim: str, axes: tuple[Axis, ...], block: int, start: str, position: str, masks: dict[str, str]
     ) -> list[str]:
         """The flat index of a tile dimension, its axes and its mask."""
-        n = numel(axes)
+        count = numel(axes)
         self._lies(dim, axes, block, start, position)
-        lines = [f"{dim}numel = {self._t(self.open(n))}"]
+        lines = [f"{dim}numel = {self._t(self.open(count))}"]
         lines.append(f"{dim}index = {start} + tl.arange(0, {dim.upper()}BLOCK){position}")
-        if axes and not _fills(n, block):
+        if axes and not _fills(count, block):
             lines.append(f"{dim}mask = {dim}index < {dim}numel")
             masks[dim] = f"{dim}mask"
         elif not axes and block > 1:
@@ -412,7 +416,9 @@ class Printer:
             acc=self._acc,
             need=self.need,
             index_type=self.itype,
-            policy=(lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""),
+            policy=(lambda buffer, dims: self._policy(number, buffer, dims))
+            if number >= 0
+            else (lambda buffer, dims: ""),
             exact=self.exact,
             backend=self.target.backend,
             sizes=self.sizes,
@@ -424,10 +430,10 @@ class Printer:
         )
 
     def _loose(self) -> dict[str, tuple[str, int]]:
-        n = numel(self.reduced)
-        if self.lay.kind != "looped" or not n.is_const or n.value % 8 == 0 or n.value < 1024:
+        count = numel(self.reduced)
+        if self.lay.kind != "looped" or not count.is_const or count.value % 8 == 0 or count.value < 1024:
             return {}
-        return {"r": ("rloose", -(-int(n.value) // 8) * 8)}
+        return {"r": ("rloose", -(-int(count.value) // 8) * 8)}
 
     def _acc(self, name: str) -> Operand:
         return self.accs[name]
@@ -449,17 +455,17 @@ class Printer:
             roots.append(stored(store.value))
         return roots
 
-    def _tile(self, x: Operand, identity: str | None, masks: dict[str, str], dims: frozenset[str]) -> str:
+    def _tile(self, operand: Operand, identity: str | None, masks: dict[str, str], dims: frozenset[str]) -> str:
         """A value over all of `dims`; where lanes are masked off along r, `identity`."""
         shape = self._shape(dims)
-        if x.is_literal:
-            text = f"tl.full({shape}, {x.text}, {x.t.held})"
-        elif not dims <= x.dims:
-            text = f"tl.broadcast_to({x.text}, {shape})"
+        if operand.is_literal:
+            text = f"tl.full({shape}, {operand.text}, {operand.t.held})"
+        elif not dims <= operand.dims:
+            text = f"tl.broadcast_to({operand.text}, {shape})"
         else:
-            text = x.text
+            text = operand.text
         if identity is not None and "r" in masks:
-            text = f"tl.where({masks['r']}, {text}, {_typed(identity, x)})"
+            text = f"tl.where({masks['r']}, {text}, {_typed(identity, operand)})"
         return text
 
     def _straight(self, stage: Stage, names: Names, masks: dict[str, str]) -> list[str]:
@@ -473,10 +479,10 @@ class Printer:
         if stage.axes:
             self._fold_tiles(stage.accs, values, masks, values.outside)
         for acc in () if stage.axes else stage.accs:  # reductions over one element
-            x = values.operand(acc.value)
-            text = "tl.full([], 0, tl.int64)" if acc.is_position else prims.conversion(x, ttype(acc.dtype))
+            operand = values.operand(acc.value)
+            text = "tl.full([], 0, tl.int64)" if acc.is_position else prims.conversion(operand, ttype(acc.dtype))
             values.outside.append(f"{acc.name} = {text}")
-            self.accs[acc.name] = Operand(acc.name, ttype(acc.dtype), x.dims)
+            self.accs[acc.name] = Operand(acc.name, ttype(acc.dtype), operand.dims)
         for store in stage.stores:
             values.store(store.buffer, store.index, store.value, store.mode, tile)
         return values.outside
@@ -486,22 +492,27 @@ class Printer:
         once for all of them.
         """
         found = [(acc, values.operand(acc.value)) for acc in accs]
-        tiles = {acc.name: self._tile(x, reduce_identity(acc.op, x.t), masks, frozenset("xr")) for acc, x in found}
-        sums = [acc for acc, x in found if acc.op == "sum" and x.t.held == ttype(acc.dtype).held == "tl.float32"]
+        tiles = {
+            acc.name: self._tile(operand, reduce_identity(acc.op, operand.t), masks, frozenset("xr"))
+            for acc, operand in found
+        }
+        sums = [
+            acc for acc, operand in found if acc.op == "sum" and operand.t.held == ttype(acc.dtype).held == "tl.float32"
+        ]
         together = sums[: prims.MOST_SUMS] if len(sums) > 1 else []
-        for a, x in found:
-            if a not in together:
-                self._fold(a, tiles[a.name], "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])", x, out)
+        for acc, operand in found:
+            if acc not in together:
+                self._fold(acc, tiles[acc.name], "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])", operand, out)
         if together:
             self.need(f"_add_{len(together)}")
             self.need(f"_sum_{len(together)}")
             out.append(
-                f"{', '.join(a.name for a in together)} ="
-                f" _sum_{len(together)}({', '.join(tiles[a.name] for a in together)})"
+                f"{', '.join(acc.name for acc in together)} ="
+                f" _sum_{len(together)}({', '.join(tiles[acc.name] for acc in together)})"
             )
-            self.accs |= {a.name: Operand(a.name, ttype(a.dtype), frozenset("x")) for a in together}
+            self.accs |= {acc.name: Operand(acc.name, ttype(acc.dtype), frozenset("x")) for acc in together}
 
-    def _fold(self, acc: Acc, text: str, at: str, x: Operand, out: list[str], stem: str | None = None) -> None:
+    def _fold(self, acc: Acc, text: str, at: str, operand: Operand, out: list[str], stem: str | None = None) -> None:
         """`acc = reduction of a tile along r`, kept as a column."""
         name = stem or acc.name
         if acc.is_position:
@@ -511,7 +522,7 @@ class Printer:
             self.accs[acc.name] = Operand(name, ttype(torch.int64), frozenset("x"))
             return
         t = ttype(acc.dtype)
-        if x.t != t and not (x.t.held == t.held):
+        if operand.t != t and not (operand.t.held == t.held):
             text = f"({text}).to({t.held})" if t.kind != "bool" else f"(({text}) != 0)"
         folded = reduce_tile(acc.op, t, text, 1, self.need)
         out.append(f"{name} = ({folded})[:, None]")
@@ -519,9 +530,9 @@ class Printer:
 
     def _head(self, axes: tuple[Axis, ...], masks: dict[str, str]) -> tuple[list[str], dict[str, str]]:
         """How a pass of a loop over reduced axes begins: where its lanes are; and the masks inside of it."""
-        n, inner, head = numel(axes), dict(masks), ["rindex = roffset + rbase"]
+        count, inner, head = numel(axes), dict(masks), ["rindex = roffset + rbase"]
         self._lies("r", axes, self.lay.rblock, "roffset", "[None, :]")
-        if not _fills(n, self.lay.rblock):
+        if not _fills(count, self.lay.rblock):
             head.append("rmask = rindex < rnumel")
             inner["r"] = "rmask"
             head += [f"{name} = rindex < {end}" for name, end in self._loose().values()]
@@ -536,14 +547,14 @@ class Printer:
         finish: list[str] = []
         full = frozenset("xr")
         for acc in stage.accs:
-            x = values.operand(acc.value)
+            operand = values.operand(acc.value)
             t = ttype(acc.dtype)
             running = "_" + acc.name
-            tile = self._tile(x, None, {}, full)
+            tile = self._tile(operand, None, {}, full)
             if acc.is_position:
-                identity = reduce_identity(acc.op, x.t)
+                identity = reduce_identity(acc.op, operand.t)
                 declare += [
-                    f"{running} = tl.full([XBLOCK, RBLOCK], {identity}, {x.t.held})",
+                    f"{running} = tl.full([XBLOCK, RBLOCK], {identity}, {operand.t.held})",
                     (
                         f"{running}_at = tl.full([XBLOCK, RBLOCK], {2**31 - 1 if not self.lay.wide else 2**62},"
                         f" {self.itype})"
@@ -552,7 +563,7 @@ class Printer:
                 sign = acc.better
                 better = (
                     f"(({tile}) {sign} {running}) | (({tile}) != ({tile})) & ({running} == {running})"
-                    if x.t.is_float
+                    if operand.t.is_float
                     else f"({tile}) {sign} {running}"
                 )
                 # the very first element counts even where it equals the identity
@@ -564,9 +575,9 @@ class Printer:
                     f"{running} = tl.where({running}_better, {tile}, {running})",
                     f"{running}_at = tl.where({running}_better, rindex, {running}_at)",
                 ]
-                self._fold(acc, running, f"{running}_at", x, finish)
+                self._fold(acc, running, f"{running}_at", operand, finish)
                 continue
-            if x.t != t and x.t.held != t.held:
+            if operand.t != t and operand.t.held != t.held:
                 tile = f"({tile}).to({t.held})" if t.kind != "bool" else f"(({tile}) != 0)"
             declare.append(f"{running} = tl.full([XBLOCK, RBLOCK], {reduce_identity(acc.op, t)}, {t.held})")
             new = reduce_update(
@@ -605,12 +616,12 @@ class Printer:
         head, inner = self._head(first.axes, masks)
         values = self._values(first, names, inner, number + 1)
         values.emit(self._roots(first))
-        x = values.operand(top.value)
+        operand = values.operand(top.value)
         full = frozenset("xr")
         t = ttype(total.dtype)
         self.need("_max")
         infinite = 'float("inf")'
-        tile = self._tile(x, f"-{infinite}", inner, full)
+        tile = self._tile(operand, f"-{infinite}", inner, full)
         piece = names.fresh("piece")
         values.inside += [
             f"{piece} = {tile}",
@@ -622,7 +633,7 @@ class Printer:
         for store in first.stores:
             values.store(store.buffer, store.index, store.value, store.mode, full)
         declare = [
-            f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {x.t.held})",
+            f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {operand.t.held})",
             f"_{total.name} = tl.full([XBLOCK, RBLOCK], 0.0, {t.held})",
         ]
         finish: list[str] = []
@@ -648,12 +659,12 @@ class Printer:
         values = self._values(first, names, inner, number + 1)
         values.emit(self._roots(first))
         full = frozenset("xr")
-        x = self._tile(values.operand(total.value), None, {}, full)
+        operand = self._tile(values.operand(total.value), None, {}, full)
         step, off = "_step * _inverse", "_step * (_x - _mean)"
         if "r" in inner:
-            step, off = (f"tl.where(rmask, {t}, 0.0)" for t in (step, off))
+            step, off = (f"tl.where(rmask, {text}, 0.0)" for text in (step, off))
         values.inside += [
-            f"_x = {x}",
+            f"_x = {operand}",
             "_done += 1.0",
             "_inverse = 1.0 / _done",
             "_step = _x - _mean",
@@ -676,8 +687,8 @@ class Printer:
             f"_mean = _mean - {total.name} / _seen",
             f"{squares.name} = (tl.sum(_squares + _count * _mean * _mean, 1))[:, None]",
         ]
-        for a in (total, squares):
-            self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
+        for acc in (total, squares):
+            self.accs[acc.name] = Operand(acc.name, ttype(acc.dtype), frozenset("x"))
         names.forget("r")
         return [
             *values.outside,
@@ -705,6 +716,6 @@ def _buffers_read(stage: Stage) -> set[Buffer]:
     return loaded([acc.value for acc in stage.accs] + [store.value for store in stage.stores])
 
 
-def _typed(identity: str, x: Operand) -> str:
+def _typed(identity: str, operand: Operand) -> str:
     """The identity as a literal of the value's type where Triton would guess another."""
-    return identity if x.t.held in ("tl.float32", "tl.int1") else f"tl.full([], {identity}, {x.t.held})"
+    return identity if operand.t.held in ("tl.float32", "tl.int1") else f"tl.full([], {identity}, {operand.t.held})"

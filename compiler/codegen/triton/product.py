@@ -78,10 +78,10 @@ def find_product(kernel: Kernel) -> Product | None:
     of: dict[str, list[Axis]] = {"a": [], "b": [], "ab": []}
     summed = found[3].symbol_names() if found is not None and found[3] is not None else set()
     over = {"a": symbols_of([a]) | summed, "b": symbols_of([b]) | summed}
-    if any(x.symbol.name not in over["a"] or x.symbol.name not in over["b"] for x in first.axes):
+    if any(axis.symbol.name not in over["a"] or axis.symbol.name not in over["b"] for axis in first.axes):
         return None
     for axis in kernel.outer:
-        side = "".join(k for k in ("a", "b") if axis.symbol.name in over[k])
+        side = "".join(side_name for side_name in ("a", "b") if axis.symbol.name in over[side_name])
         of.setdefault(side, []).append(axis)
     if "" in of:  # a result that neither operand runs along
         return None
@@ -102,7 +102,8 @@ def find_product(kernel: Kernel) -> Product | None:
 def _grouped(product: Product, ends: Ends, place: Expr, which: Expr | None) -> Product | None:
     """The product with what is in groups: where places are those of one dimension of its tiles."""
     dim = next(
-        (d for d, axes in (("y", product.rows), ("x", product.columns), ("r", product.k)) if flat(axes) is place), None
+        (dim for dim, axes in (("y", product.rows), ("x", product.columns), ("r", product.k)) if flat(axes) is place),
+        None,
     )
     if dim is None or (dim == "r") != (which is not None) or product.batch and which is None:
         return None
@@ -120,19 +121,19 @@ def product_layout(kernel: Kernel, product: Product, processors: int) -> Layout:
     the largest tiles that fill them. Groups count as alike, each a product of a batch: their sizes are known on the
     device alone."""
     rows, columns, depth, batch = (
-        at_hints(numel(x), kernel.hints) for x in (product.rows, product.columns, product.k, product.batch)
+        at_hints(numel(axes), kernel.hints) for axes in (product.rows, product.columns, product.k, product.batch)
     )
     parts = _alternating(product)
     depth, group = depth // parts, _group(product) // parts
     lay = Layout("product", product.columns, product.rows)
     if product.groups is not None:
-        n = lay.groups = product.groups.ends.count
+        count = lay.groups = product.groups.ends.count
         if product.groups.dim == "y":
-            rows, batch = _ceildiv(rows, n), min(n, rows)
+            rows, batch = _ceildiv(rows, count), min(count, rows)
         elif product.groups.dim == "x":
-            columns, batch = _ceildiv(columns, n), min(n, columns)
+            columns, batch = _ceildiv(columns, count), min(count, columns)
         else:
-            depth = _ceildiv(depth, n)
+            depth = _ceildiv(depth, count)
     wide = not lay.groups or rows > 2 * FEW_ROWS and not _reads_tiles(kernel, product)
     lay.yblock = max(LEAST, min(128 if wide else FEW_ROWS, pow2(rows)))
     if rows <= FEW_ROWS:
@@ -279,8 +280,8 @@ def print_product(printer: Printer, product: Product) -> tuple[Function, str]:
                 zero=frozenset("r"),
             )
             values.emit([value])
-            x, full = values.operand(value), frozenset((kept, "r"))
-            text = x.text if full <= x.dims else f"tl.broadcast_to({x.text}, {shape(full)})"
+            operand, full = values.operand(value), frozenset((kept, "r"))
+            text = operand.text if full <= operand.dims else f"tl.broadcast_to({operand.text}, {shape(full)})"
             if not value.is_load and not whole:
                 text = f"tl.where({dim}mask, {text}, 0.0)"  # (what is computed from zeros may be anything)
             outside += values.outside
@@ -317,7 +318,7 @@ def _shape_of(rows: str, columns: str, first: str, second: str) -> Any:
 
 def _renamed(value: Value, names: dict[str, Expr], ranges: dict[str, tuple]) -> Value:
     """The value over its own symbols of the sum: one tile has them along its columns, the other along its rows."""
-    return Rewriter(on_index=lambda e: tidy(e.subs(names), ranges))(value)
+    return Rewriter(on_index=lambda expr: tidy(expr.subs(names), ranges))(value)
 
 
 def _in_groups(value: Value, expr: Expr, rblock: int, groups: dict[str, str]) -> Value:
@@ -329,17 +330,19 @@ def _in_groups(value: Value, expr: Expr, rblock: int, groups: dict[str, str]) ->
         for coeff, atoms in e.terms():
             term = as_expr(coeff)
             for atom in atoms:
-                n = atom.args[1] if atom.op == "floordiv" and atom.args[0] is expr else None
-                if n is not None and n.is_const and n.value % rblock == 0:
-                    name = f"group_{n.value}"
-                    groups[name] = f"roffset // {n.value}"
+                divisor = atom.args[1] if atom.op == "floordiv" and atom.args[0] is expr else None
+                if divisor is not None and divisor.is_const and divisor.value % rblock == 0:
+                    name = f"group_{divisor.value}"
+                    groups[name] = f"roffset // {divisor.value}"
                     atom = symbol(name)
                 term = term * atom
             out = out + term
         return out
 
     return Rewriter(
-        on_index=lambda e: replaced(e) if any(atom.op == "floordiv" for _, atoms in e.terms() for atom in atoms) else e
+        on_index=lambda expr: (
+            replaced(expr) if any(atom.op == "floordiv" for _, atoms in expr.terms() for atom in atoms) else expr
+        )
     )(value)
 
 
@@ -363,7 +366,7 @@ def _alternating(product: Product) -> int:
     of its own then, so that none is read twice, and neighbours are read together."""
     if len(product.k) > 1:
         return 1
-    k = product.k[0]
+    axis = product.k[0]
     found: set[Expr] = set()
     for value in walk([product.b]):
         if (expr := value.position) is not None:
@@ -371,8 +374,12 @@ def _alternating(product: Product) -> int:
                 atom.args[1]
                 for _, atoms in expr.terms()
                 for atom in atoms
-                if atom.op == "mod" and atom.args[0] is k.symbol
+                if atom.op == "mod" and atom.args[0] is axis.symbol
             }
-    n = next(iter(found)) if len(found) == 1 else as_expr(1)
-    size = as_expr(k.size)
-    return int(n.value) if n.is_const and n.value in (2, 4, 8) and size.is_const and size.value % n.value == 0 else 1
+    factor = next(iter(found)) if len(found) == 1 else as_expr(1)
+    size = as_expr(axis.size)
+    return (
+        int(factor.value)
+        if factor.is_const and factor.value in (2, 4, 8) and size.is_const and size.value % factor.value == 0
+        else 1
+    )

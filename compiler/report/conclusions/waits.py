@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Iterable, Sequence
 
 from .. import schema as s
 
-__all__ = ["FOLLOWS", "causes", "change_words", "recompile_seconds", "subject", "tell_waits", "then_and_now"]
+__all__ = ["FOLLOWS", "causes", "change_words", "joined", "recompile_seconds", "subject", "tell_waits", "then_and_now"]
 
 FOLLOWS = "no change is needed: it follows from"  # how the remedy begins of what another recompile explains
 
@@ -74,3 +74,14 @@ def change_words(r: s.Recompile, what: str = "") -> str:
     if r.expected == subject(r):
         return f"{what} holds no more ({r.got})"
     return f"{what} changed ({r.expected} → {r.got})"
+
+
+def joined(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same time as intervals that do not overlap, in order."""
+    out: list[tuple[float, float]] = []
+    for begin, end in sorted(intervals):
+        if out and begin <= out[-1][1]:
+            out[-1] = out[-1][0], max(end, out[-1][1])
+        else:
+            out.append((begin, end))
+    return out

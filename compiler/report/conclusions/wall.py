@@ -82,10 +82,10 @@ def wall_of(
         if rest:
             parts.append(s.WallPart("rest", "the rest", rest))
         return s.Wall(total, "counted", 0, parts)
-    scale = rest / (sum(t for t, _ in found.values()) or 1.0)
-    starved = scale * sum(t for seen, (t, _) in found.items() if seen.kind == "starved")
-    parts += _rows({seen: (t * scale, n) for seen, (t, n) in found.items()}, rest - starved)
-    return s.Wall(total, "sampled", samples, sorted(parts, key=lambda p: -p.seconds), own)
+    scale = rest / (sum(took for took, _ in found.values()) or 1.0)
+    starved = scale * sum(took for seen, (took, _) in found.items() if seen.kind == "starved")
+    parts += _rows({seen: (took * scale, looks) for seen, (took, looks) in found.items()}, rest - starved)
+    return s.Wall(total, "sampled", samples, sorted(parts, key=lambda part: -part.seconds), own)
 
 
 class _Waited:
@@ -93,20 +93,20 @@ class _Waited:
 
     def __init__(self, waits: Sequence[tuple[float, float]]):
         ordered = sorted(waits)
-        self._begins, self._ends = [a for a, _ in ordered], [b for _, b in ordered]
-        self._sums = [0.0, *itertools.accumulate(b - a for a, b in ordered)]
+        self._begins, self._ends = [begin for begin, _ in ordered], [end for _, end in ordered]
+        self._sums = [0.0, *itertools.accumulate(end - begin for begin, end in ordered)]
 
     def within(self, begin: float, end: float) -> float:
         return self._until(end) - self._until(begin)
 
-    def _until(self, t: float) -> float:
-        i = bisect.bisect_right(self._begins, t)
-        return self._sums[i] - max(0.0, self._ends[i - 1] - t) if i else 0.0
+    def _until(self, moment: float) -> float:
+        i = bisect.bisect_right(self._begins, moment)
+        return self._sums[i] - max(0.0, self._ends[i - 1] - moment) if i else 0.0
 
 
 def by_kind(wall: s.Wall) -> list[tuple[str, str, float]]:
     """Kind, its words and its seconds, in the order of KINDS."""
-    sums = {kind: sum(p.seconds for p in wall.parts if p.kind == kind) for kind in KINDS}
+    sums = {kind: sum(part.seconds for part in wall.parts if part.kind == kind) for kind in KINDS}
     return [(kind, words, sums[kind]) for kind, words in KINDS.items() if sums[kind] > 0]
 
 
@@ -114,13 +114,13 @@ def _rows(found: dict[Seen, tuple[float, int]], total: float) -> list[s.WallPart
     """One row for each name; its line is the one that took most. Small ones of a kind become one."""
     rows: dict[tuple[str, str], s.WallPart] = {}
     most: dict[tuple[str, str], float] = {}
-    for seen, (t, n) in found.items():
+    for seen, (took, looks) in found.items():
         key = seen.kind, seen.name
         row = rows.setdefault(key, s.WallPart(seen.kind, seen.name, 0.0))
-        row.seconds += t
-        row.looks += n
-        if t > most.get(key, 0.0):
-            most[key], row.file, row.line = t, seen.file, seen.line
+        row.seconds += took
+        row.looks += looks
+        if took > most.get(key, 0.0):
+            most[key], row.file, row.line = took, seen.file, seen.line
     return _joined(list(rows.values()), total)
 
 
@@ -128,126 +128,134 @@ def _joined(parts: list[s.WallPart], total: float) -> list[s.WallPart]:
     """The longest first; of each kind those that took next to nothing become one, if there are several. The longest of
     a kind keeps its name.
     """
-    ordered = sorted(parts, key=lambda p: -p.seconds)
+    ordered = sorted(parts, key=lambda part: -part.seconds)
     small: dict[str, list[s.WallPart]] = {}
     named: set[str] = set()
-    for i, p in enumerate(ordered):
-        if p.kind in named and (i >= _MOST_ROWS or p.seconds < _LEAST * total):
-            small.setdefault(p.kind, []).append(p)
-        named.add(p.kind)
+    for i, part in enumerate(ordered):
+        if part.kind in named and (i >= _MOST_ROWS or part.seconds < _LEAST * total):
+            small.setdefault(part.kind, []).append(part)
+        named.add(part.kind)
     for kind, few in small.items():
         if len(few) > 1:
-            ordered = [p for p in ordered if not any(p is q for q in few)]
-            calls = sum(p.count for p in few if p.count) or None
-            took, looks = sum(p.seconds for p in few), sum(p.looks for p in few)
+            ordered = [part for part in ordered if not any(part is other for other in few)]
+            calls = sum(part.count for part in few if part.count) or None
+            took, looks = sum(part.seconds for part in few), sum(part.looks for part in few)
             ordered.append(s.WallPart(kind, plural(len(few), "other"), took, calls, looks=looks))
     return ordered
 
 
-def own_seconds(r: Any) -> float:
+def own_seconds(report: Any) -> float:
     """The run's wall time, without compiling and importing, which the next run does not pay, and without waiting for a
     core."""
-    rest = (p.seconds for p in r.wall.parts if p.kind in ("compiling", "starved") or p.name == IMPORTING)
-    return max(0.0, r.wall.seconds - sum(rest))
+    rest = (
+        part.seconds for part in report.wall.parts if part.kind in ("compiling", "starved") or part.name == IMPORTING
+    )
+    return max(0.0, report.wall.seconds - sum(rest))
 
 
-def is_joined(p: s.WallPart) -> bool:
+def is_joined(part: s.WallPart) -> bool:
     """Whether a part stands for several whose names are not told."""
-    return re.fullmatch(r"\d+ others?", p.name) is not None
+    return re.fullmatch(r"\d+ others?", part.name) is not None
 
 
-def split_compiled(r: Any) -> None:
+def split_compiled(report: Any) -> None:
     """Part what compiled calls took by the times of their kernels, as far as these were timed one by one."""
-    wall = r.wall
-    whole = [p for p in wall.parts if p.kind in ("kernels", "library", "compiled")]
-    known = _kernel_parts(r)
+    wall = report.wall
+    whole = [part for part in wall.parts if part.kind in ("kernels", "library", "compiled")]
+    known = _kernel_parts(report)
     if not known:
         return
     if wall.how == "sampled":
-        room = sum(p.seconds for p in whole)
+        room = sum(part.seconds for part in whole)
     else:
-        room = sum(p.seconds for p in wall.parts if p.kind != "compiling")
-    took = sum(p.seconds for p in known)
+        room = sum(part.seconds for part in wall.parts if part.kind != "compiling")
+    took = sum(part.seconds for part in known)
     if wall.how == "sampled":  # looks are milliseconds apart, and kernels have clocks of their own
-        for p in (p for p in wall.parts if p.kind == "compiling" and p.name != "compiling"):
-            moved = min(p.seconds, max(0.0, took - room))
-            p.seconds -= moved
+        for part in (part for part in wall.parts if part.kind == "compiling" and part.name != "compiling"):
+            moved = min(part.seconds, max(0.0, took - room))
+            part.seconds -= moved
             room += moved
     scale = min(1.0, room / took) if took else 0.0
-    for p in known:
-        p.seconds *= scale
-    known = [p for p in known if p.seconds]  # no look saw them: what they take is nothing beside the rest
+    for part in known:
+        part.seconds *= scale
+    known = [part for part in known if part.seconds]  # no look saw them: what they take is nothing beside the rest
     left = room - took * scale
-    parts = [p for p in wall.parts if p not in whole and p.kind != "rest"]
-    known = _joined(known, sum(p.seconds for p in wall.parts if p.kind not in ("compiling", "starved")))
+    parts = [part for part in wall.parts if part not in whole and part.kind != "rest"]
+    known = _joined(known, sum(part.seconds for part in wall.parts if part.kind not in ("compiling", "starved")))
     if wall.how == "sampled":
-        lines = max(whole, key=lambda p: p.seconds, default=None)
-        others = f"{plural(untimed(r), 'kernel')} without a time, " if untimed(r) else ""
+        lines = max(whole, key=lambda part: part.seconds, default=None)
+        others = f"{plural(untimed(report), 'kernel')} without a time, " if untimed(report) else ""
         rest = s.WallPart("compiled", f"{others}guards, launches and the rest of compiled calls", left)
         if lines is not None:
             rest.file, rest.line = lines.file, lines.line
     else:
         rest = s.WallPart("rest", "Python, guards and launches", left)
     told = [*parts, *known, *([rest] if left > _ROUNDING * wall.seconds else [])]
-    wall.parts = sorted(told, key=lambda p: (is_joined(p), -p.seconds))
+    wall.parts = sorted(told, key=lambda part: (is_joined(part), -part.seconds))
 
 
-def untimed(r: Any) -> int:
+def untimed(report: Any) -> int:
     """How many kernels and library calls of graphs that ran have no time of their own."""
-    calls = graph_calls(r)
-    return sum(x.seconds is None and bool(calls.get(x.graph)) for x in (*r.kernels, *r.externs))
+    calls = graph_calls(report)
+    return sum(
+        kernel.seconds is None and bool(calls.get(kernel.graph)) for kernel in (*report.kernels, *report.externs)
+    )
 
 
-def graph_calls(r: Any) -> dict[int, int]:
+def graph_calls(report: Any) -> dict[int, int]:
     """How often each graph ran: as often as entries with it served; at least once, by the call it was made for. The
     runs of backward graphs were counted, each for itself: not every forward call is followed by one."""
     calls: dict[int, int] = {}
-    for e in r.entries:
-        if e.graph is not None:
-            calls[e.graph] = calls.get(e.graph, 0) + (e.hits or 0)
-    calls = {graph: max(1, n) for graph, n in calls.items()}
-    for p in r.partitions:
-        for b in p.backward:
-            runs = r.graphs[b].runs if b < len(r.graphs) else None
-            calls[b] = calls.get(p.graph, 1) if runs is None else runs
+    for entry in report.entries:
+        if entry.graph is not None:
+            calls[entry.graph] = calls.get(entry.graph, 0) + (entry.hits or 0)
+    calls = {graph: max(1, count) for graph, count in calls.items()}
+    for partition in report.partitions:
+        for backward in partition.backward:
+            runs = report.graphs[backward].runs if backward < len(report.graphs) else None
+            calls[backward] = calls.get(partition.graph, 1) if runs is None else runs
     return calls
 
 
-def _line_of(r: Any, k: s.Kernel) -> tuple[str, int | None]:
-    called = r.graphs[k.graph].called_at if k.graph is not None else None
+def _line_of(report: Any, k: s.Kernel) -> tuple[str, int | None]:
+    called = report.graphs[k.graph].called_at if k.graph is not None else None
     file, line = called or (k.lines[0] if k.lines else ("", None))
     return file, line
 
 
-def kernels_of(r: Any, p: s.WallPart) -> list[s.Kernel]:
+def kernels_of(report: Any, part: s.WallPart) -> list[s.Kernel]:
     """The kernels whose time a row is: one for each version of a function that ran."""
-    if not p.ref.startswith("kernels/"):
+    if not part.ref.startswith("kernels/"):
         return []
-    first = r.kernels[int(p.ref.split("/")[1])]
-    calls = graph_calls(r)
-    at = first.name, *_line_of(r, first)
-    return [k for k in r.kernels if k is first or (k.name, *_line_of(r, k)) == at and calls.get(k.graph)]
+    first = report.kernels[int(part.ref.split("/")[1])]
+    calls = graph_calls(report)
+    at = first.name, *_line_of(report, first)
+    return [
+        kernel
+        for kernel in report.kernels
+        if kernel is first or (kernel.name, *_line_of(report, kernel)) == at and calls.get(kernel.graph)
+    ]
 
 
-def _kernel_parts(r: Any) -> list[s.WallPart]:
+def _kernel_parts(report: Any) -> list[s.WallPart]:
     """Seconds of the run in each kernel, and in each of torch's own that plans call. Kernels of one name and line are
     one row: each version of a function has its own."""
     kernels: dict[tuple, s.WallPart] = {}
-    calls = graph_calls(r)
+    calls = graph_calls(report)
     library: dict[str, s.WallPart] = {}
-    for i, k in enumerate(r.kernels):
-        n = calls.get(k.graph, 0)
-        if k.seconds is not None and n:
-            at = k.name, *_line_of(r, k)
+    for i, kernel in enumerate(report.kernels):
+        calls_of_graph = calls.get(kernel.graph, 0)
+        if kernel.seconds is not None and calls_of_graph:
+            at = kernel.name, *_line_of(report, kernel)
             _, file, line = at
-            row = kernels.setdefault(at, s.WallPart("kernels", k.name, 0.0, 0, file, line, f"kernels/{i}"))
-            row.seconds += k.seconds * k.launches * n
-            row.count = (row.count or 0) + k.launches * n
-    for x in r.externs:
-        n = calls.get(x.graph, 0)
-        if x.seconds is not None and n:
-            file, line = r.graphs[x.graph].called_at or (x.lines[0] if x.lines else ("", None))
-            row = library.setdefault(x.op, s.WallPart("library", x.op, 0.0, 0, file, line, "speed"))
-            row.seconds += x.seconds * n
-            row.count = (row.count or 0) + x.count * n
+            row = kernels.setdefault(at, s.WallPart("kernels", kernel.name, 0.0, 0, file, line, f"kernels/{i}"))
+            row.seconds += kernel.seconds * kernel.launches * calls_of_graph
+            row.count = (row.count or 0) + kernel.launches * calls_of_graph
+    for extern in report.externs:
+        calls_of_graph = calls.get(extern.graph, 0)
+        if extern.seconds is not None and calls_of_graph:
+            file, line = report.graphs[extern.graph].called_at or (extern.lines[0] if extern.lines else ("", None))
+            row = library.setdefault(extern.op, s.WallPart("library", extern.op, 0.0, 0, file, line, "speed"))
+            row.seconds += extern.seconds * calls_of_graph
+            row.count = (row.count or 0) + extern.count * calls_of_graph
     return [*kernels.values(), *library.values()]

@@ -28,16 +28,16 @@ def side_by_side(rows: list[RankRow], facts: Mapping[int, dict[str, Any]], repor
     """`rows`: what is known of each rank beside its facts, which are missing for a rank that ended."""
     out = Ranks(rows=rows, reports=dict(reports))
     if facts:
-        first = min(f["began"] for f in facts.values())
-        out.seconds = (max(f["ended"] for f in facts.values()) - first) * 1e-9
-        calls = {rank: f["collectives"] for rank, f in facts.items()}
+        first = min(fact["began"] for fact in facts.values())
+        out.seconds = (max(fact["ended"] for fact in facts.values()) - first) * 1e-9
+        calls = {rank: fact["collectives"] for rank, fact in facts.items()}
         early = _early(calls)
         for row in rows:
             if row.rank in facts:
                 _fill(row, facts[row.rank], first, early)
         out.waits = _waits(calls, first, early)
-        timed = any(c["took"] is not None for cs in calls.values() for c in cs)
-        ended = any(c["end"] is not None for cs in calls.values() for c in cs)
+        timed = any(call["took"] is not None for cs in calls.values() for call in cs)
+        ended = any(call["end"] is not None for cs in calls.values() for call in cs)
         if any(calls.values()):
             out.clock = "device" if timed else "call" if ended else "arrival"
     for row in rows:
@@ -55,46 +55,47 @@ def _early(calls: Mapping[int, list[Call]]) -> dict[tuple[int, tuple[str, int]],
     """(rank, collective) -> seconds until the last rank came, that rank, and the time at which it came."""
     met: dict[tuple[str, int], list[tuple[int, Call]]] = defaultdict(list)
     for rank, its in calls.items():
-        for c in its:
-            if not c["p2p"]:
-                met[_key(c)].append((rank, c))
+        for call in its:
+            if not call["p2p"]:
+                met[_key(call)].append((rank, call))
     out = {}
     for key, both in met.items():
         if len(both) < 2:
             continue
-        if all(c["took"] is not None for _, c in both):
-            last, shortest = min(((r, c["took"]) for r, c in both), key=lambda x: x[1])
-            for rank, c in both:
-                out[rank, key] = ((c["took"] - shortest) * 1e-9, last if rank != last else None, c["begin"])
+        if all(call["took"] is not None for _, call in both):
+            last, shortest = min(((rank, call["took"]) for rank, call in both), key=lambda timed: timed[1])
+            for rank, call in both:
+                out[rank, key] = ((call["took"] - shortest) * 1e-9, last if rank != last else None, call["begin"])
         else:
-            last, came = max(((r, c["begin"]) for r, c in both), key=lambda x: x[1])
-            for rank, c in both:
-                out[rank, key] = ((came - c["begin"]) * 1e-9, last if rank != last else None, came)
+            last, came = max(((rank, call["begin"]) for rank, call in both), key=lambda timed: timed[1])
+            for rank, call in both:
+                out[rank, key] = ((came - call["begin"]) * 1e-9, last if rank != last else None, came)
     return out
 
 
-def _fill(row: RankRow, f: dict[str, Any], first: int, early: Mapping[Any, Any]) -> None:
-    row.begin, row.seconds = (f["began"] - first) * 1e-9, (f["ended"] - f["began"]) * 1e-9
-    row.peak_bytes, row.kept_bytes, row.collectives = f["peak"], f["kept"], len(f["collectives"])
+def _fill(row: RankRow, facts: dict[str, Any], first: int, early: Mapping[Any, Any]) -> None:
+    row.begin, row.seconds = (facts["began"] - first) * 1e-9, (facts["ended"] - facts["began"]) * 1e-9
+    row.peak_bytes, row.kept_bytes, row.collectives = facts["peak"], facts["kept"], len(facts["collectives"])
     spans = [
-        RankSpan("compile", "compiling", (begin - first) * 1e-9, (end - begin) * 1e-9) for begin, end in f["compiling"]
+        RankSpan("compile", "compiling", (begin - first) * 1e-9, (end - begin) * 1e-9)
+        for begin, end in facts["compiling"]
     ]
-    row.compile_seconds = sum(s.seconds for s in spans)
+    row.compile_seconds = sum(span.seconds for span in spans)
     free: dict[str, int] = {}  # when the collective of a group before this one was over: they follow each other
-    for c in f["collectives"]:
-        before, last, came = early.get((row.rank, _key(c)), (0.0, None, c["begin"]))
-        begin = c["begin"] if c["took"] is None else max(c["begin"], free.get(c["group"], 0))
-        end = begin + c["took"] if c["took"] is not None else c["end"] or came
-        end = free[c["group"]] = max(begin, min(end, f["ended"]))
-        span = RankSpan("communication", _name(c), (begin - first) * 1e-9, (end - begin) * 1e-9)
-        span.early, span.last, span.bytes, span.sync = min(before, span.seconds), last, _bytes(c), c["sync"]
+    for call in facts["collectives"]:
+        before, last, came = early.get((row.rank, _key(call)), (0.0, None, call["begin"]))
+        begin = call["begin"] if call["took"] is None else max(call["begin"], free.get(call["group"], 0))
+        end = begin + call["took"] if call["took"] is not None else call["end"] or came
+        end = free[call["group"]] = max(begin, min(end, facts["ended"]))
+        span = RankSpan("communication", _name(call), (begin - first) * 1e-9, (end - begin) * 1e-9)
+        span.early, span.last, span.bytes, span.sync = min(before, span.seconds), last, _bytes(call), call["sync"]
         spans.append(span)
-    talks = [s for s in spans if s.kind == "communication"]
-    row.communication_seconds = _union((s.begin, s.begin + s.seconds) for s in talks)
-    row.early_seconds = _union((s.begin, s.begin + s.early) for s in talks)
-    longest = sorted(spans, key=lambda s: -s.seconds)[:_SPANS]
+    talks = [span for span in spans if span.kind == "communication"]
+    row.communication_seconds = _union((talk.begin, talk.begin + talk.seconds) for talk in talks)
+    row.early_seconds = _union((talk.begin, talk.begin + talk.early) for talk in talks)
+    longest = sorted(spans, key=lambda span: -span.seconds)[:_SPANS]
     row.more = len(spans) - len(longest)
-    row.spans = sorted(longest, key=lambda s: s.begin)
+    row.spans = sorted(longest, key=lambda span: span.begin)
 
 
 def _name(c: Call) -> str:
@@ -125,23 +126,23 @@ def _waits(calls: Mapping[int, list[Call]], first: int, early: Mapping[Any, Any]
     found: dict[tuple[int, int], RankWait] = {}
     stretches: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for rank, its in calls.items():
-        for c in its:
-            seconds, last, _ = early.get((rank, _key(c)), (0.0, None, 0))
+        for call in its:
+            seconds, last, _ = early.get((rank, _key(call)), (0.0, None, 0))
             if last is None or seconds < _LEAST:
                 continue
-            w = found.setdefault((rank, last), RankWait(rank, last, 0.0, 0))
-            begin = (c["begin"] - first) * 1e-9
+            wait = found.setdefault((rank, last), RankWait(rank, last, 0.0, 0))
+            begin = (call["begin"] - first) * 1e-9
             stretches[rank, last].append((begin, begin + seconds))  # asynchronous ones overlap
-            w.count += 1
-            if seconds > w.longest:
-                w.name, w.longest = _name(c), seconds
-    for pair, w in found.items():
-        w.seconds = _union(stretches[pair])
-    return sorted(found.values(), key=lambda w: -w.seconds)
+            wait.count += 1
+            if seconds > wait.longest:
+                wait.name, wait.longest = _name(call), seconds
+    for pair, wait in found.items():
+        wait.seconds = _union(stretches[pair])
+    return sorted(found.values(), key=lambda wait: -wait.seconds)
 
 
 def _fill_compiled(row: RankRow, report: Any) -> None:
-    row.calls = sum(e.hits or 0 for e in report.entries)
+    row.calls = sum(entry.hits or 0 for entry in report.entries)
     row.graphs, row.breaks = report.summary.graphs, report.summary.breaks
     row.recompiles = report.summary.recompiles
 
@@ -156,12 +157,12 @@ def _differences(reports: Mapping[int, Any], remarks: list[str]) -> list[RankDif
     found: dict[Place, dict[int, list[tuple]]] = defaultdict(dict)
     for rank, report in reports.items():
         seen: dict[tuple[str, str], int] = defaultdict(int)
-        for g in report.graphs:
-            frame = report.frames[g.frame] if g.frame is not None and g.frame < len(report.frames) else None
-            name = (frame_words(frame.name), frame.file) if frame is not None else (g.name, "")
+        for graph in report.graphs:
+            frame = report.frames[graph.frame] if graph.frame is not None and graph.frame < len(report.frames) else None
+            name = (frame_words(frame.name), frame.file) if frame is not None else (graph.name, "")
             place = (*name, seen[name])
             seen[name] += 1
-            found[place][rank] = _rows(g)
+            found[place][rank] = _rows(graph)
     out: list[RankDifference] = []
     for (function, file, number), by_rank in found.items():
         alike: list[tuple[list[tuple] | None, list[int]]] = []
@@ -173,7 +174,9 @@ def _differences(reports: Mapping[int, Any], remarks: list[str]) -> list[RankDif
             else:
                 group.append(rank)
         if len(alike) > 1:
-            known = next((d for d in out if (d.function, d.file) == (function, file)), None)
+            known = next(
+                (difference for difference in out if (difference.function, difference.file) == (function, file)), None
+            )
             if known is not None:
                 known.more += 1
                 continue
@@ -188,7 +191,7 @@ def _differences(reports: Mapping[int, Any], remarks: list[str]) -> list[RankDif
 
 def _rows(graph: Any) -> list[tuple]:
     data = graph.lowered or graph.captured
-    return [(n.op, n.args, n.shape, n.dtype, n.line) for n in data.nodes()]
+    return [(node.op, node.args, node.shape, node.dtype, node.line) for node in data.nodes()]
 
 
 def _without_numbers(rows: list[tuple] | None) -> list[tuple] | None:
@@ -197,37 +200,41 @@ def _without_numbers(rows: list[tuple] | None) -> list[tuple] | None:
 
 def _first_difference(graphs: list[list[tuple] | None]) -> tuple[list[str], int | None]:
     """What each graph has where they begin to differ, and the line of the first that has one there."""
-    there = [g for g in graphs if g is not None]
+    there = [graph for graph in graphs if graph is not None]
     at = 0
     if len(there) > 1:
-        while len({str(g[at : at + 1]) for g in there}) == 1 and at < max(map(len, there)):
+        while len({str(graph[at : at + 1]) for graph in there}) == 1 and at < max(map(len, there)):
             at += 1
     texts, line = [], None
-    for g in graphs:
-        if g is None:
+    for graph in graphs:
+        if graph is None:
             texts.append("no such graph")
         elif len(there) == 1:
-            texts.append(f"a graph of {len(g)} nodes")
-        elif at >= len(g):
+            texts.append(f"a graph of {len(graph)} nodes")
+        elif at >= len(graph):
             texts.append("ends here")
         else:
-            op, args, shape, dtype, where = g[at]
+            op, args, shape, dtype, where = graph[at]
             line = where if line is None else line
             texts.append(f"{op}({args}) → {dtype}{shape}" if shape is not None else f"{op}({args})")
     return texts, line
 
 
-def differ_words(r: Ranks) -> str:
+def differ_words(ranks: Ranks) -> str:
     """That ranks compiled different graphs, as one phrase; empty where they did not."""
-    names = list(dict.fromkeys(d.function for d in r.differences))
+    names = list(dict.fromkeys(difference.function for difference in ranks.differences))
     return f"ranks compiled different graphs of {', '.join(names)}" if names else ""
 
 
-def wait_words(r: Ranks) -> str:
+def wait_words(ranks: Ranks) -> str:
     """Who waits for whom, as one phrase; empty where nobody waits long."""
     from ...base.figures import seconds
 
-    if not r.waits:
+    if not ranks.waits:
         return ""
-    w = r.waits[0]
-    return f"rank {w.rank} was {seconds(w.seconds)} ahead of rank {w.other}" if w.seconds > 0.01 * r.seconds else ""
+    wait = ranks.waits[0]
+    return (
+        f"rank {wait.rank} was {seconds(wait.seconds)} ahead of rank {wait.other}"
+        if wait.seconds > 0.01 * ranks.seconds
+        else ""
+    )
