@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 
 from ..base.fx_nodes import called, is_constant, is_input, is_output
 from .traced_calls import trace_call
-from .tensor import TraceTensor, state
+from .tensor import TraceTensor, marked
 
 __all__ = [
     "HigherOrderCall",
@@ -111,7 +111,9 @@ class _Apply(torch.autograd.Function):
                 for grad, (shape, dtype, device) in zip(grads, ctx.results)
             ]
         )
-        with _computed_late(call.__name__):
+        # What a custom backward computes of what its forward kept it computes itself, as in eager: the program's author
+        # chose what is kept. It is not merged with what forward computes alike, and the partition computes it again.
+        with marked(checkpoint=call.__name__, apart=call.__name__):
             out = iter(run_body(call.bodies["backward"], (*grads, *kept)))
         return (None, *[next(out) if has else None for has in call.has_grad])
 
@@ -121,23 +123,6 @@ class _ApplyOnce(_Apply):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         return _Apply.backward(ctx, *grads)
-
-
-@contextmanager
-def _computed_late(name: str) -> Iterator[None]:
-    """What a custom backward computes of what its forward kept it computes itself, as in eager: the program's author
-    chose what is kept. It is not merged with what forward computes alike (`apart`), and the partition of a joint graph
-    computes it again."""
-    recorder = state.recorder
-    before = getattr(recorder, "where", None)
-    if before is None:
-        yield
-        return
-    recorder.where = {**before, "checkpoint": name, "apart": name}
-    try:
-        yield
-    finally:
-        recorder.where = before
 
 
 class AutogradFunctionCall(HigherOrderCall):

@@ -35,6 +35,7 @@ __all__ = [
     "tensor_meta",
     "from_meta",
     "recording",
+    "marked",
     "Recorder",
     "Storage",
     "is_torchs_own",
@@ -583,3 +584,18 @@ def recording(recorder: Recorder | None) -> Iterator[None]:
         yield
     finally:
         state.recorder = outer
+
+
+@contextmanager
+def marked(**marks: Any) -> Iterator[None]:
+    """Say of the nodes that are recorded what they are there for: partition and passes go by it."""
+    recorder = state.recorder
+    before = getattr(recorder, "where", None)
+    if before is None:
+        yield
+        return
+    recorder.where = {**before, **marks}
+    try:
+        yield
+    finally:
+        recorder.where = before

@@ -4,7 +4,7 @@ fusion/verify_schedule.py.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -37,38 +37,59 @@ def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
     """
     values = walk(list(roots))
     for value in values:
-        if value.op in PRIMS and value.op != "check_index":
-            row = PRIMS[value.op]
-            require(len(value.args) == row.operands, f"{where}: {value!r} takes {row.operands} operands")
-            args = value.args
-            if value.op in ("where", "masked"):
-                require(args[0].dtype == torch.bool, f"{where}: the condition of {value!r} is {args[0].dtype}")
-                args = args[1:]
-            require(
-                len({arg.dtype for arg in args}) == 1,
-                f"{where}: operands of {value!r} differ: {[arg.dtype for arg in args]}",
-            )
-            require(
-                value.dtype == (torch.bool if row.truth else args[-1].dtype), f"{where}: {value!r} has the wrong dtype"
-            )
-        elif value.is_load:
-            require(
-                isinstance(value.attr[0], Buffer) and isinstance(value.attr[1], Expr), f"{where}: {value!r} is no load"
-            )
-            require(value.dtype == value.attr[0].holds, f"{where}: {value!r} loads {value.attr[0].holds}")
-        elif value.op == "check_index":
-            require(
-                all(arg.dtype == torch.int64 for arg in value.args),
-                f"{where}: {value!r} checks something that is not int64",
-            )
-        elif value.op == "put":
-            require(
-                value.dtype == value.args[0].dtype and all(arg.dtype == torch.int64 for arg in value.args[1:]),
-                f"{where}: positions of {value!r} are not int64",
-            )
-        else:
-            require(value.op in ("const", "index", "param", "acc", "cast"), f"{where}: unknown operator {value!r}")
+        rule = _RULES.get(value.op, _verify_primitive if value.op in PRIMS else None)
+        require(rule is not None, f"{where}: unknown operator {value!r}")
+        if rule is not None:
+            rule(value, where)
     return values
+
+
+def _verify_primitive(value: Value, where: str) -> None:
+    row, args = PRIMS[value.op], value.args
+    require(len(args) == row.operands, f"{where}: {value!r} takes {row.operands} operands")
+    dtypes = {arg.dtype for arg in args}
+    require(len(dtypes) == 1, f"{where}: operands of {value!r} differ: {[arg.dtype for arg in args]}")
+    require(value.dtype == (torch.bool if row.truth else args[-1].dtype), f"{where}: {value!r} has the wrong dtype")
+
+
+def _verify_choice(value: Value, where: str) -> None:
+    require(
+        len(value.args) == PRIMS[value.op].operands, f"{where}: {value!r} takes {PRIMS[value.op].operands} operands"
+    )
+    condition, one, other = value.args
+    require(condition.dtype == torch.bool, f"{where}: the condition of {value!r} is {condition.dtype}")
+    require(one.dtype == other.dtype, f"{where}: operands of {value!r} differ: {[one.dtype, other.dtype]}")
+    require(value.dtype == other.dtype, f"{where}: {value!r} has the wrong dtype")
+
+
+def _verify_load(value: Value, where: str) -> None:
+    buffer, index = value.attr
+    require(isinstance(buffer, Buffer) and isinstance(index, Expr), f"{where}: {value!r} is no load")
+    require(value.dtype == buffer.holds, f"{where}: {value!r} loads {buffer.holds}")
+
+
+def _verify_check(value: Value, where: str) -> None:
+    whole = all(arg.dtype == torch.int64 for arg in value.args)
+    require(whole, f"{where}: {value!r} checks something that is not int64")
+
+
+def _verify_put(value: Value, where: str) -> None:
+    whole = all(arg.dtype == torch.int64 for arg in value.args[1:])
+    require(value.dtype == value.args[0].dtype and whole, f"{where}: positions of {value!r} are not int64")
+
+
+def _verify_nothing(value: Value, where: str) -> None:
+    """Operators whose operands and dtype may be any."""
+
+
+# By operator; others are primitives.
+_RULES: dict[str, Callable[[Value, str], None]] = {
+    **dict.fromkeys(("const", "index", "param", "acc", "cast"), _verify_nothing),
+    **dict.fromkeys(("where", "masked"), _verify_choice),
+    "load": _verify_load,
+    "check_index": _verify_check,
+    "put": _verify_put,
+}
 
 
 def index_range(expr: Expr, sizes: Mapping[str, int]) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from . import terms
 if TYPE_CHECKING:
     from .terms import Expr
 
-__all__ = ["python", "cpp", "C_HELPERS"]
+__all__ = ["python", "cpp", "C_HELPERS", "TruncatingStyle", "plainly_nonneg", "print_expr"]
 
 # What `.c()` may call, as C++ text: Python's floor semantics for operands whose sign is not known.
 C_HELPERS = """\
@@ -77,35 +77,43 @@ class PyStyle:
         return f"({a} if {c} else {b})"
 
 
-class _CStyle(PyStyle):
-    and_word, or_word, true, false = " && ", " || ", "true", "false"
+class TruncatingStyle(PyStyle):
+    """Languages whose division rounds towards zero: operands that may be negative go to helper functions."""
+
+    slash, helpers, extreme = "/", "", "{op}({x}, {rest})"
 
     def __init__(self, nonneg: Callable[["Expr"], bool]):
         self.nonneg = nonneg
+
+    def div(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
+        return self._division(a, b, sa, sb, self.slash, "floordiv")
+
+    def mod(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
+        return self._division(a, b, sa, sb, "%", "mod")
+
+    def _division(self, a: "Expr", b: "Expr", sa: str, sb: str, sign: str, helper: str) -> str:
+        if self.nonneg(a) and self.nonneg(b):
+            return f"{sa} {sign} {sb}"
+        return f"{self.helpers}_{helper}({without_brackets(sa)}, {without_brackets(sb)})"
+
+    def minmax(self, op: str, xs: list[str]) -> str:
+        rest = xs[-1]
+        for x in reversed(xs[:-1]):
+            rest = self.extreme.format(op=op, x=x, rest=rest)
+        return rest
+
+
+class _CStyle(TruncatingStyle):
+    and_word, or_word, true, false = " && ", " || ", "true", "false"
+    helpers, extreme = "tc", "tc_{op}({x}, {rest})"
 
     def int(self, n: int) -> str:
         if -(2**31) < n < 2**31:
             return str(n)
         return f"{n}LL" if n != -(2**63) else f"({n + 1}LL - 1)"
 
-    def div(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
-        if self.nonneg(a) and self.nonneg(b):
-            return f"{sa} / {sb}"
-        return f"tc_floordiv({without_brackets(sa)}, {without_brackets(sb)})"
-
-    def mod(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
-        if self.nonneg(a) and self.nonneg(b):
-            return f"{sa} % {sb}"
-        return f"tc_mod({without_brackets(sa)}, {without_brackets(sb)})"
-
     def shift(self, n: str) -> str:
         return f"(1LL << {n})"
-
-    def minmax(self, op: str, xs: list[str]) -> str:
-        out = xs[-1]
-        for x in reversed(xs[:-1]):
-            out = f"tc_{op}({x}, {out})"
-        return out
 
     def ite(self, c: str, a: str, b: str) -> str:
         return f"({c} ? {a} : {b})"

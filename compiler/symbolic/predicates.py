@@ -6,7 +6,7 @@ Internal to `expr`, which gives out the names.
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from typing import Callable, Sequence
 
 from .division import const_only
 from .terms import Expr, IntLike, Poly, atom_key, boolean, from_poly, make, term_key, as_expr, integer
@@ -155,13 +155,17 @@ def or_(*ps: Expr | bool) -> Expr:
 
 
 def not_(p: Expr | bool) -> Expr:
-    e = as_expr(p)
-    if e.op == "bool":
-        return boolean(not e._args[0])
-    if e.op in ("eq", "ne"):
-        return make("ne" if e.op == "eq" else "eq", e.args)
-    if e.op == "le":
-        return gt(*e.args)
-    if e.op in ("and", "or"):
-        return _junction("or" if e.op == "and" else "and", [not_(arg) for arg in e.args])
-    raise TypeError(f"{e} is not a truth value")
+    expr = as_expr(p)
+    if expr.op not in _OPPOSITES:
+        raise TypeError(f"{expr} is not a truth value")
+    return _OPPOSITES[expr.op](*expr._args)
+
+
+_OPPOSITES: dict[str, Callable[..., Expr]] = {
+    "bool": lambda value: boolean(not value),
+    "eq": lambda *args: make("ne", args),
+    "ne": lambda *args: make("eq", args),
+    "le": lambda *args: gt(*args),
+    "and": lambda *args: _junction("or", [not_(arg) for arg in args]),
+    "or": lambda *args: _junction("and", [not_(arg) for arg in args]),
+}

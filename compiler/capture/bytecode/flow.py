@@ -8,10 +8,10 @@ the handler's target as a successor, with the stack cut to the handler's depth. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Callable, Iterator
 
 from .instructions import Bytecode, Instruction
-from .opset import EXIT_SLOTS, NEVER_RAISES, pops, pushes
+from .opset import EXIT_SLOTS, NEVER_RAISES, SLOT_BINDS, SLOT_CHANGES, SLOT_EMPTIES, SLOT_READS, SLOT_USES, pops, pushes
 from .wire import UnsupportedBytecode
 
 __all__ = [
@@ -70,27 +70,32 @@ def successors(bytecode: Bytecode, index: int) -> Iterator[tuple[int, bool]]:
         yield index + 1, False
 
 
+def _swapped(ins: Instruction, kinds: Kinds) -> Kinds:
+    below = list(kinds)
+    below[-1], below[-ins.arg] = below[-ins.arg], below[-1]
+    return tuple(below)
+
+
+# What the stack is after instructions that leave what they look at, and what others push that is not an object.
+_AFTER: dict[str, Callable[[Instruction, Kinds], Kinds]] = {
+    "SWAP": _swapped,
+    "COPY": lambda ins, kinds: kinds + (kinds[-ins.arg],),
+    "WITH_EXCEPT_START": lambda ins, kinds: kinds + (VALUE,),
+}
+_PUSHED: dict[str, Kinds] = {
+    "PUSH_NULL": (NULL,),
+    "BEFORE_WITH": (VALUE, *(NULL,) * (EXIT_SLOTS - 1), VALUE),
+    "PUSH_EXC_INFO": (PREV_EXC, VALUE),
+    "LOAD_FAST_AND_CLEAR": (MAYBE,),
+}
+
+
 def transfer(ins: Instruction, kinds: Kinds, jump: bool = False) -> Kinds:
     """The stack after `ins`, given the stack before it."""
-    op = ins.op
-    if op == "SWAP":
-        below = list(kinds)
-        below[-1], below[-ins.arg] = below[-ins.arg], below[-1]
-        return tuple(below)
-    if op == "COPY":
-        return kinds + (kinds[-ins.arg],)
-    if op == "WITH_EXCEPT_START":
-        return kinds + (VALUE,)
-    rest = kinds[: len(kinds) - pops(ins)]
-    if op == "PUSH_NULL":
-        return rest + (NULL,)
-    if op == "BEFORE_WITH":
-        return rest + (VALUE, *(NULL,) * (EXIT_SLOTS - 1), VALUE)
-    if op == "PUSH_EXC_INFO":
-        return rest + (PREV_EXC, VALUE)
-    if op == "LOAD_FAST_AND_CLEAR" or op == "LOAD_METHOD" or (op == "LOAD_SUPER_ATTR" and ins.method):
-        return rest + (MAYBE,) * pushes(ins)
-    return rest + (VALUE,) * pushes(ins, jump)
+    if (after := _AFTER.get(ins.op)) is not None:
+        return after(ins, kinds)
+    pushed = _PUSHED.get(ins.op) or ((MAYBE if ins.pushes_method else VALUE),) * pushes(ins, jump)
+    return kinds[: len(kinds) - pops(ins)] + pushed
 
 
 def _join(a: Kinds, b: Kinds, where: str) -> Kinds:
@@ -110,14 +115,11 @@ def on_exception(ins: Instruction, kinds: Kinds) -> Kinds:
 def bind(ins: Instruction, kinds: Kinds, must: int, may: int) -> tuple[int, int]:
     """Slots surely and possibly bound after `ins`."""
     bit = 1 << ins.slot if ins.slot >= 0 else 0
-    op = ins.op
-    if op == "STORE_FAST":
-        if kinds[-1] == VALUE:
-            return must | bit, may | bit
-        return must & ~bit, may | bit if kinds[-1] == MAYBE else may & ~bit
-    if op == "DELETE_FAST" or op == "LOAD_FAST_AND_CLEAR":
+    if ins.op in SLOT_EMPTIES:
         return must & ~bit, may & ~bit
-    if op in ("LOAD_FAST", "LOAD_FAST_CHECK", "MAKE_CELL"):
+    if ins.op in SLOT_BINDS and pops(ins) and kinds[-1] != VALUE:
+        return must & ~bit, may | bit if kinds[-1] == MAYBE else may & ~bit
+    if ins.op in SLOT_BINDS or ins.op in SLOT_READS:  # (it raises where the slot is empty)
         return must | bit, may | bit
     return must, may
 
@@ -158,10 +160,6 @@ def _forward(bytecode: Bytecode) -> tuple[list, list[int], list[int]]:
     return kinds, must, may
 
 
-_SLOT_USES = frozenset(
-    """LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR DELETE_FAST LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF
-    LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF MAKE_CELL""".split()
-)
 # a frame that mentions these may read its own locals by name, so all of them are kept (attributes: `model.eval()` is
 # none of them)
 FRAME_GLOBALS = frozenset(["locals", "vars", "dir", "eval", "exec", "breakpoint"])
@@ -196,9 +194,9 @@ def _backward(bytecode: Bytecode, kinds: list) -> list[int]:
                 out |= live[following]
             if ins.slot >= 0:
                 bit = 1 << ins.slot
-                if ins.op == "STORE_FAST" or ins.op == "DELETE_FAST" or ins.op == "LOAD_FAST_AND_CLEAR":
+                if ins.op in SLOT_CHANGES:
                     out &= ~bit
-                if ins.op in _SLOT_USES:
+                if ins.op in SLOT_USES:
                     out |= bit
             if ins.handler is not None and ins.op not in NEVER_RAISES:
                 out |= live[ins.handler.target.index]

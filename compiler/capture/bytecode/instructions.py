@@ -85,6 +85,11 @@ class Instruction:
         return self.op not in TERMINATORS
 
     @property
+    def pushes_method(self) -> bool:
+        """It leaves a method's call sequence: a function and its object, or a callable and a NULL."""
+        return self.op == "LOAD_METHOD" or self.method
+
+    @property
     def line(self) -> int | None:
         return self.positions.line
 

@@ -14,6 +14,7 @@ from typing import Any, Callable, Collection, Iterable
 from .flow import LASTI, PREV_EXC, VALUE, Kinds, analyse, bind, reachable, successors, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
 from .loops import Loop
+from .opset import SLOT_CHANGES
 from .regions import CannotOutline, Plan, RegionSpec, emit_region_call, make_region
 from .resume import (
     ResumeSpec,
@@ -133,7 +134,7 @@ def make_native_loop(
         ins = instructions[index]
         if ins.handler is not None:
             handled |= set(reachable(bytecode, ins.handler.target.index))
-        if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL"):
+        if ins.op in SLOT_CHANGES:
             touched |= 1 << ins.slot
     must, may = bind(head, kinds, flow.must[loop.head], flow.may[loop.head])
     must, may = mask & ~touched | must & touched, mask & ~touched | may & touched
@@ -207,7 +208,7 @@ def _touched(plan: Plan) -> int:
     touched = 0
     for index in (plan.loop.head, *plan.members):
         ins = plan.bytecode.instructions[index]
-        if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL"):
+        if ins.op in SLOT_CHANGES:
             touched |= 1 << ins.slot
     return touched
 

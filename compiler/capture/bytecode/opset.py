@@ -45,6 +45,13 @@ __all__ = [
     "NEVER_RAISES",
     "MOVES",
     "SLOT_OPS",
+    "SLOT_READS",
+    "SLOT_BINDS",
+    "SLOT_EMPTIES",
+    "SLOT_CELLS",
+    "SLOT_CHANGES",
+    "SLOT_USES",
+    "reach",
     "NAME_OPS",
     "EXIT_SLOTS",
 ]
@@ -54,7 +61,10 @@ EXIT_SLOTS = 2 if sys.version_info >= (3, 14) else 1  # what a with statement's 
 
 @dataclass(frozen=True)
 class Op:
-    """One row. `pops`/`pushes` give counts for an Instruction; `jump_pushes` those left when it jumps."""
+    """One row. `pops`/`pushes` give counts for an Instruction; `jump_pushes` those left when it jumps; `reach` how deep
+    below the top it looks. `slot` says what it does to its local ("reads", "binds", "empties"), or that its slot holds
+    a cell ("cell").
+    """
 
     name: str
     before: str
@@ -63,6 +73,8 @@ class Op:
     pops: Callable[[Instruction], int]
     pushes: Callable[[Instruction], int]
     jump_pushes: Callable[[Instruction], int]
+    reach: Callable[[Instruction], int]
+    slot: frozenset[str]
 
 
 OPS: dict[str, Op] = {}
@@ -75,12 +87,16 @@ def _op(
     pops: Callable | None = None,
     pushes: Callable | None = None,
     jump: int | None = None,
+    *,
+    reach: Callable | None = None,
+    slot: str = "",
 ) -> None:
     before, _, after = (part.strip() for part in effect.partition("--"))
     n_in, n_out = len(before.split()), len(after.split())
     pops = pops or (lambda ins, n=n_in: n)
     pushes = pushes or (lambda ins, n=n_out: n)
-    OPS[name] = Op(name, before, after, meaning, pops, pushes, pushes if jump is None else (lambda ins, n=jump: n))
+    jump_pushes = pushes if jump is None else (lambda ins, n=jump: n)
+    OPS[name] = Op(name, before, after, meaning, pops, pushes, jump_pushes, reach or pops, frozenset(slot.split()))
 
 
 def _arg(extra: int = 0) -> Callable[[Instruction], int]:
@@ -91,23 +107,33 @@ def _arg(extra: int = 0) -> Callable[[Instruction], int]:
 _op("NOP", "--", "nothing; holds a line")
 _op("POP_TOP", "v --", "drop")
 _op("PUSH_NULL", "-- NULL", "push the empty slot of a call sequence")
-_op("COPY", "v .. -- v .. v", "arg n: push the n-th from the top again (1 is the top)", _arg(), _arg(1))
-_op("SWAP", "v .. w -- w .. v", "arg n: exchange the top and the n-th from the top", _arg(), _arg())
+_op("COPY", "v .. -- v .. v", "arg n: push the n-th from the top again (1 is the top)", _arg(), _arg(1), reach=_arg())
+_op("SWAP", "v .. w -- w .. v", "arg n: exchange the top and the n-th from the top", _arg(), _arg(), reach=_arg())
 # --- constants, locals, cells
 _op("LOAD_CONST", "-- v", "arg: the constant")
-_op("LOAD_FAST", "-- v", "local `slot`; UnboundLocalError if empty")
-_op("LOAD_FAST_CHECK", "-- v", "as LOAD_FAST, where the compiler could not prove the local bound")
-_op("LOAD_FAST_AND_CLEAR", "-- v", "push local `slot`, or NULL if it is empty, and empty it (inlined comprehensions)")
-_op("STORE_FAST", "v --", "local `slot` = v; v may be NULL after LOAD_FAST_AND_CLEAR: the slot becomes empty")
-_op("DELETE_FAST", "--", "empty local `slot`; UnboundLocalError if empty")
-_op("MAKE_CELL", "--", "wrap the content of `slot` (or nothing) in a new cell, which replaces it")
+_op("LOAD_FAST", "-- v", "local `slot`; UnboundLocalError if empty", slot="reads")
+_op("LOAD_FAST_CHECK", "-- v", "as LOAD_FAST, where the compiler could not prove the local bound", slot="reads")
+_op(
+    "LOAD_FAST_AND_CLEAR",
+    "-- v",
+    "push local `slot`, or NULL if it is empty, and empty it (inlined comprehensions)",
+    slot="reads empties",
+)
+_op(
+    "STORE_FAST",
+    "v --",
+    "local `slot` = v; v may be NULL after LOAD_FAST_AND_CLEAR: the slot becomes empty",
+    slot="binds",
+)
+_op("DELETE_FAST", "--", "empty local `slot`; UnboundLocalError if empty", slot="reads empties")
+_op("MAKE_CELL", "--", "wrap the content of `slot` (or nothing) in a new cell, which replaces it", slot="cell binds")
 _op("COPY_FREE_VARS", "--", "arg n: the function's n closure cells go to the last n slots")
-_op("LOAD_CLOSURE", "-- cell", "push the cell in `slot` itself")
-_op("LOAD_DEREF", "-- v", "content of the cell in `slot`; NameError/UnboundLocalError if empty")
-_op("STORE_DEREF", "v --", "set it")
-_op("DELETE_DEREF", "--", "empty it")
-_op("LOAD_CLASSDEREF", "-- v", "3.11 class bodies: the class namespace first, then the cell in `slot`")
-_op("LOAD_FROM_DICT_OR_DEREF", "dict -- v", "dict[name] or the content of the cell in `slot`")
+_op("LOAD_CLOSURE", "-- cell", "push the cell in `slot` itself", slot="cell")
+_op("LOAD_DEREF", "-- v", "content of the cell in `slot`; NameError/UnboundLocalError if empty", slot="cell")
+_op("STORE_DEREF", "v --", "set it", slot="cell")
+_op("DELETE_DEREF", "--", "empty it", slot="cell")
+_op("LOAD_CLASSDEREF", "-- v", "3.11 class bodies: the class namespace first, then the cell in `slot`", slot="cell")
+_op("LOAD_FROM_DICT_OR_DEREF", "dict -- v", "dict[name] or the content of the cell in `slot`", slot="cell")
 # --- names
 _op("LOAD_GLOBAL", "-- v", "globals()[name], then builtins")
 _op("STORE_GLOBAL", "v --", "globals()[name] = v")
@@ -169,14 +195,14 @@ _op("BUILD_MAP", "kv.. -- d", "arg n pairs", lambda ins: 2 * ins.arg)
 _op("BUILD_CONST_KEY_MAP", "v.. keys -- d", "arg n values under a tuple of keys", _arg(1))
 _op("BUILD_STRING", "s.. -- str", "arg n: join", _arg())
 _op("BUILD_SLICE", "v.. -- slice", "arg 2 or 3", _arg())
-# (the container, n below what is added, stays where it is and is not counted)
-_op("LIST_APPEND", "v --", "arg n: append v to the list n below")
-_op("SET_ADD", "v --", "arg n: add v to the set n below")
-_op("MAP_ADD", "k v --", "arg n: d[k] = v, the dict is n below")
-_op("LIST_EXTEND", "it --", "arg n: extend the list n below")
-_op("SET_UPDATE", "it --", "arg n: update the set n below")
-_op("DICT_UPDATE", "m --", "arg n: update the dict n below")
-_op("DICT_MERGE", "m --", "arg n: the same; TypeError on a repeated key (call with **)")
+# (the container, n below what is added, stays where it is: it is within reach, and not counted)
+_op("LIST_APPEND", "v --", "arg n: append v to the list n below", reach=_arg(1))
+_op("SET_ADD", "v --", "arg n: add v to the set n below", reach=_arg(1))
+_op("MAP_ADD", "k v --", "arg n: d[k] = v, the dict is n below", reach=_arg(2))
+_op("LIST_EXTEND", "it --", "arg n: extend the list n below", reach=_arg(1))
+_op("SET_UPDATE", "it --", "arg n: update the set n below", reach=_arg(1))
+_op("DICT_UPDATE", "m --", "arg n: update the dict n below", reach=_arg(1))
+_op("DICT_MERGE", "m --", "arg n: the same; TypeError on a repeated key (call with **)", reach=_arg(1))
 _op("LIST_TO_TUPLE", "l -- t", "tuple(l)")
 _op("UNPACK_SEQUENCE", "o -- v..", "arg n; the first element on top", None, _arg())
 _op(
@@ -228,7 +254,12 @@ _op(
     lambda ins: 1 + EXIT_SLOTS,
 )
 _op("BEFORE_ASYNC_WITH", "mgr -- exit.. v", "the same with __aexit__, __aenter__", None, lambda ins: 1 + EXIT_SLOTS)
-_op("WITH_EXCEPT_START", "exit lasti prev exc -- exit lasti prev exc r", "exit(type, exc, tb)")
+_op(
+    "WITH_EXCEPT_START",
+    "exit lasti prev exc -- exit lasti prev exc r",
+    "exit(type, exc, tb)",
+    reach=lambda ins: 3 + EXIT_SLOTS,
+)
 _op("PUSH_EXC_INFO", "exc -- prev exc", "exc becomes the handled exception; prev is the one (or None) handled before")
 _op("POP_EXCEPT", "prev --", "prev becomes the handled exception again")
 _op("CHECK_EXC_MATCH", "exc type -- exc bool", "isinstance(exc, type) as except does")
@@ -239,6 +270,7 @@ _op(
     "RERAISE",
     "exc --",
     "raise exc without a new traceback entry; arg n: the instruction pointer is in the slot n below",
+    reach=_arg(1),
 )
 # --- match
 _op("GET_LEN", "o -- o n", "len(o)")
@@ -278,10 +310,15 @@ MOVES = NEVER_RAISES | frozenset(
     LOAD_NAME STORE_NAME DELETE_NAME LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL RETURN_VALUE
     """.split()
 )
-SLOT_OPS = frozenset(
-    """LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR STORE_FAST DELETE_FAST MAKE_CELL LOAD_CLOSURE LOAD_DEREF
-    STORE_DEREF DELETE_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF""".split()
-)
+
+
+def _slots(*words: str) -> frozenset[str]:
+    return frozenset(name for name, op in OPS.items() if not op.slot.isdisjoint(words))
+
+
+SLOT_READS, SLOT_BINDS, SLOT_EMPTIES, SLOT_CELLS = (_slots(word) for word in ("reads", "binds", "empties", "cell"))
+SLOT_CHANGES, SLOT_USES = _slots("binds", "empties"), _slots("reads", "cell")
+SLOT_OPS = SLOT_CHANGES | SLOT_USES
 NAME_OPS = frozenset(
     """LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL LOAD_NAME STORE_NAME DELETE_NAME LOAD_FROM_DICT_OR_GLOBALS LOAD_ATTR
     LOAD_METHOD LOAD_SUPER_ATTR STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM""".split()
@@ -297,6 +334,11 @@ def pushes(ins: Instruction, jump: bool = False) -> int:
     """How many it leaves, on falling through or on jumping."""
     op = OPS[ins.op]
     return op.jump_pushes(ins) if jump else op.pushes(ins)
+
+
+def reach(ins: Instruction) -> int:
+    """How many slots from the top the instruction looks at."""
+    return OPS[ins.op].reach(ins)
 
 
 def stack_effect(ins: Instruction, jump: bool = False) -> int:

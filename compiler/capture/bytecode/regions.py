@@ -26,17 +26,14 @@ from typing import Any, Callable
 from .flow import MAYBE, NULL, VALUE, Flow, Kinds, bind, analyse, is_frame_inspection, slots_in, successors, transfer
 from .instructions import Bytecode, Handler, Instruction
 from .loops import Loop, dominates, dominators, edges
-from .opset import EXIT_SLOTS, NEVER_RAISES, pops
+from .opset import NEVER_RAISES, SLOT_CELLS, SLOT_CHANGES, SLOT_EMPTIES, SLOT_READS, reach
 from .splice import UNBOUND, Param, Splice, cells_used, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
 __all__ = ["LOOP_ITEM", "CannotOutline", "Exit", "RegionSpec", "Plan", "make_region", "emit_region_call"]
 
 LOOP_ITEM = "__value"  # the parameter of a loop's turn that is the loop's item
-_SETS = frozenset(("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"))  # a slot: to a value, or to nothing
-# what an instruction adds its element to lies `arg` values below those that it takes
-_REACHES_BELOW = frozenset("LIST_APPEND SET_ADD MAP_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE RERAISE".split())
-_NEEDS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"))
+_SETS = SLOT_CHANGES - SLOT_CELLS  # a local: to a value, or to nothing
 
 
 class CannotOutline(Exception):
@@ -159,14 +156,7 @@ class Plan:
             ins = self.bytecode.instructions[index]
             depth = self.flow.depth(index)
             assert depth is not None
-            reach = pops(ins)
-            if ins.op in ("COPY", "SWAP"):
-                reach = ins.arg
-            elif ins.op in _REACHES_BELOW:
-                reach = pops(ins) + ins.arg
-            elif ins.op == "WITH_EXCEPT_START":
-                reach = 3 + EXIT_SLOTS
-            if depth - reach < self.base:
+            if depth - reach(ins) < self.base:
                 raise CannotOutline(
                     "the body of the loop works on values that lie below it on the stack (a comprehension)"
                 )
@@ -300,7 +290,7 @@ class Plan:
                     bit = 1 << ins.slot
                     if ins.op in _SETS:
                         out &= ~bit
-                    if ins.op in _NEEDS:
+                    if ins.op in SLOT_READS:
                         out |= bit
                 if self._handled_inside(ins):
                     out |= live[ins.handler.target.index]
@@ -317,9 +307,8 @@ class Plan:
         found = 0
         for index in self.members:
             ins = self.bytecode.instructions[index]
-            if ins.op in ("DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
-                found |= 1 << ins.slot
-            elif ins.op in ("LOAD_FAST", "LOAD_FAST_CHECK") and not self.flow.must[index] >> ins.slot & 1:
+            empty = ins.op in SLOT_EMPTIES or ins.op in SLOT_READS and not self.flow.must[index] >> ins.slot & 1
+            if empty:
                 found |= 1 << ins.slot
         return found
 

@@ -30,6 +30,7 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 from .assemble import assemble
 from .flow import EXC, LASTI, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
+from .opset import SLOT_BINDS, SLOT_EMPTIES, pops
 from .memo import CodeMemo
 from .splice import (
     CannotResume,
@@ -282,18 +283,15 @@ def raising(function: FunctionType, error: BaseException) -> FunctionType | None
 def _step(ins: Instruction, kinds: Kinds, bound: int, jump: bool) -> tuple[Kinds, int]:
     """The concrete state after `ins`."""
     bit = 1 << ins.slot if ins.slot >= 0 else 0
-    if ins.op == "STORE_FAST":
-        bound = bound & ~bit if kinds[-1] == NULL else bound | bit
-    elif ins.op == "DELETE_FAST":
+    after = transfer(ins, kinds, jump)
+    if ins.op in SLOT_EMPTIES:
+        after = after[: len(kinds)] + (VALUE if bound & bit else NULL,) * (len(after) - len(kinds))
         bound &= ~bit
-    elif ins.op == "MAKE_CELL":
-        bound |= bit
-    elif ins.op == "LOAD_FAST_AND_CLEAR":
-        return kinds + (VALUE if bound & bit else NULL,), bound & ~bit
-    elif ins.op == "LOAD_METHOD" or (ins.op == "LOAD_SUPER_ATTR" and ins.method):
-        below = transfer(ins, kinds)[:-2]
-        return below + ((NULL, VALUE) if NULL_FIRST else (VALUE, NULL)), bound
-    return transfer(ins, kinds, jump), bound
+    elif ins.op in SLOT_BINDS:
+        bound = bound & ~bit if pops(ins) and kinds[-1] == NULL else bound | bit
+    elif ins.pushes_method:
+        after = after[:-2] + ((NULL, VALUE) if NULL_FIRST else (VALUE, NULL))
+    return after, bound
 
 
 def _emit_native(splice: Splice, ins: Instruction) -> Instruction:
@@ -305,8 +303,8 @@ def _emit_native(splice: Splice, ins: Instruction) -> Instruction:
         splice.emit("TO_BOOL")
     native = ins.copy(handler=None, slot=splice.slot(ins.slot) if ins.slot >= 0 else -1)
     splice.code.append(native)
-    if ins.op == "LOAD_METHOD" or (ins.op == "LOAD_SUPER_ATTR" and ins.method):
-        native.op, native.method = "LOAD_ATTR" if ins.op == "LOAD_METHOD" else ins.op, False
+    if ins.pushes_method:
+        native.op, native.method = ins.op if ins.method else "LOAD_ATTR", False
         splice.emit("PUSH_NULL")
         if NULL_FIRST:
             splice.emit("SWAP", 2)

@@ -10,7 +10,7 @@ forwards or backwards, and conditions are the same for all lanes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, NamedTuple
 
 import torch
 
@@ -77,24 +77,7 @@ def in_long_pieces(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) 
     """Whether an index is made of linear pieces that are longer than vectors, as far as is known."""
     if name not in expr.symbol_names() or expr.is_symbol:
         return True
-    if expr.op in ("add", "mul"):
-        return all(
-            len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
-            for _, mono in expr.terms()
-            for varying in ([atom for atom in mono if name in atom.symbol_names()],)
-        )
-    if expr.op in ("min", "max"):
-        return all(in_long_pieces(arg, name, lanes, hints) for arg in expr.args)
-    if expr.op in ("mod", "floordiv"):
-        x, n = expr.args
-        try:
-            length = n.eval(hints)
-        except KeyError:
-            return False
-        # (a piece of whole vectors; or what stays the same as long as what it is made of)
-        long = length >= 2 * lanes or length > 0 and length % lanes == 0 or step_in_pieces(x, name) == 0
-        return name not in n.symbol_names() and long and in_long_pieces(x, name, lanes, hints)
-    return False
+    return expr.op in _RULES and _RULES[expr.op].is_long(expr, name, lanes, hints)
 
 
 def step_in_pieces(expr: Expr, name: str) -> int | None:
@@ -103,18 +86,7 @@ def step_in_pieces(expr: Expr, name: str) -> int | None:
         return 0
     if expr.is_symbol:
         return 1
-    if expr.op in ("add", "mul"):
-        step = 0
-        for coeff, mono in expr.terms():
-            steps = [step_in_pieces(atom, name) for atom in mono]
-            if None in steps or any(steps) and len(mono) > 1:
-                return None
-            step += coeff * sum(step for step in steps if step is not None)
-        return step
-    if expr.op in ("mod", "floordiv") and name not in expr.args[1].symbol_names():
-        step_of_whole = step_in_pieces(expr.args[0], name)
-        return 0 if expr.op == "floordiv" and step_of_whole is not None else step_of_whole
-    return None
+    return _RULES[expr.op].step(expr, name) if expr.op in _RULES else None
 
 
 def piece_text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
@@ -123,21 +95,95 @@ def piece_text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], s
         return f"tc::fixed({index_text(expr)})"
     if expr.is_symbol:
         return f"tc::Piece{{{start}, 1, tc::ENDLESS}}"
-    if expr.op in ("add", "mul"):
-        fixed, parts = ZERO, []
-        for coeff, mono in expr.terms():
-            if name in mono[0].symbol_names() if mono else False:
-                parts.append(piece_text(mono[0], name, start, index_text) + (f" * {coeff}" if coeff != 1 else ""))
-            else:
-                fixed = fixed + _product(coeff, mono)
-        return " + ".join([*parts, *([f"tc::fixed({index_text(fixed)})"] if fixed is not ZERO else [])])
-    args = [piece_text(arg, name, start, index_text) for arg in expr.args]
-    if expr.op in ("mod", "floordiv"):
-        return f"tc::{'rest' if expr.op == 'mod' else 'quotient'}({args[0]}, {index_text(expr.args[1])})"
-    text = args[0]
-    for arg in args[1:]:
-        text = f"tc::{'least' if expr.op == 'min' else 'greatest'}({text}, {arg})"
+    return _RULES[expr.op].text(expr, name, start, index_text)
+
+
+def _long_sum(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
+    return all(
+        len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
+        for _, mono in expr.terms()
+        for varying in ([atom for atom in mono if name in atom.symbol_names()],)
+    )
+
+
+def _step_of_sum(expr: Expr, name: str) -> int | None:
+    step = 0
+    for coeff, mono in expr.terms():
+        steps = [step_in_pieces(atom, name) for atom in mono]
+        if None in steps or any(steps) and len(mono) > 1:
+            return None
+        step += coeff * sum(step for step in steps if step is not None)
+    return step
+
+
+def _text_of_sum(expr: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
+    fixed, parts = ZERO, []
+    for coeff, mono in expr.terms():
+        if name in mono[0].symbol_names() if mono else False:
+            parts.append(piece_text(mono[0], name, start, index_text) + (f" * {coeff}" if coeff != 1 else ""))
+        else:
+            fixed = fixed + _product(coeff, mono)
+    return " + ".join([*parts, *([f"tc::fixed({index_text(fixed)})"] if fixed is not ZERO else [])])
+
+
+def _long_extreme(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
+    return all(in_long_pieces(arg, name, lanes, hints) for arg in expr.args)
+
+
+def _text_of_extreme(function: str) -> Callable[..., str]:
+    def text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
+        first, *others = [piece_text(arg, name, start, index_text) for arg in expr.args]
+        for other in others:
+            first = f"tc::{function}({first}, {other})"
+        return first
+
     return text
+
+
+def _long_division(expr: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
+    operand, divisor = expr.args
+    try:
+        length = divisor.eval(hints)
+    except KeyError:
+        return False
+    # (a piece of whole vectors; or what stays the same as long as what it is made of)
+    long = length >= 2 * lanes or length > 0 and length % lanes == 0 or step_in_pieces(operand, name) == 0
+    return name not in divisor.symbol_names() and long and in_long_pieces(operand, name, lanes, hints)
+
+
+def _step_of_rest(expr: Expr, name: str) -> int | None:
+    return step_in_pieces(expr.args[0], name) if name not in expr.args[1].symbol_names() else None
+
+
+def _step_of_quotient(expr: Expr, name: str) -> int | None:
+    return 0 if _step_of_rest(expr, name) is not None else None
+
+
+def _text_of_division(function: str) -> Callable[..., str]:
+    def text(expr: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
+        operand, divisor = expr.args
+        return f"tc::{function}({piece_text(operand, name, start, index_text)}, {index_text(divisor)})"
+
+    return text
+
+
+class _Rule(NamedTuple):
+    """How an operator of index expressions is made of pieces."""
+
+    is_long: Callable[[Expr, str, int, Mapping[str, int]], bool]
+    step: Callable[[Expr, str], int | None]
+    text: Callable[[Expr, str, str, Callable[[Expr], str]], str]
+
+
+_SUM = _Rule(_long_sum, _step_of_sum, _text_of_sum)
+_RULES: dict[str, _Rule] = {
+    "add": _SUM,
+    "mul": _SUM,
+    "min": _Rule(_long_extreme, lambda expr, name: None, _text_of_extreme("least")),
+    "max": _Rule(_long_extreme, lambda expr, name: None, _text_of_extreme("greatest")),
+    "mod": _Rule(_long_division, _step_of_rest, _text_of_division("rest")),
+    "floordiv": _Rule(_long_division, _step_of_quotient, _text_of_division("quotient")),
+}
 
 
 def _product(c: int, atoms: Any) -> Expr:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Callable
 
 from ...symbolic.expr import Expr
-from ...symbolic.expr_text import plainly_nonneg, print_expr, PyStyle, without_brackets
+from ...symbolic.expr_text import plainly_nonneg, print_expr, TruncatingStyle
 
 __all__ = ["index_text", "HELPERS"]
 
@@ -24,30 +24,12 @@ HELPERS = {
 }
 
 
-class _TritonStyle(PyStyle):
+class _TritonStyle(TruncatingStyle):
     and_word, or_word = " & ", " | "
-
-    def __init__(self, nonneg: Callable[[Expr], bool]):
-        self.nonneg = nonneg
-
-    def div(self, a: Expr, b: Expr, sa: str, sb: str) -> str:
-        if self.nonneg(a) and self.nonneg(b):
-            return f"{sa} // {sb}"
-        return f"_floordiv({without_brackets(sa)}, {without_brackets(sb)})"
-
-    def mod(self, a: Expr, b: Expr, sa: str, sb: str) -> str:
-        if self.nonneg(a) and self.nonneg(b):
-            return f"{sa} % {sb}"
-        return f"_mod({without_brackets(sa)}, {without_brackets(sb)})"
+    slash, extreme = "//", "tl.{op}imum({x}, {rest})"
 
     def shift(self, n: str) -> str:
         return f"(tl.full((), 1, tl.int64) << {n})"
-
-    def minmax(self, op: str, xs: list[str]) -> str:
-        out = xs[-1]
-        for x in reversed(xs[:-1]):
-            out = f"tl.{op}imum({x}, {out})"
-        return out
 
     def ite(self, c: str, a: str, b: str) -> str:
         return f"tl.where({c}, {a}, {b})"

@@ -11,8 +11,7 @@ parameters' shapes without memory of their own. A later pass gets their sum as `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from ...guards.sharded_state import groups_of, kept_of, keeps_apart, parameters_of, placed_before, states_of
-from ..tensor import state
+from ..tensor import marked
 from .crossings import Call
 
 __all__ = ["ShardGroup", "Unshard", "Given", "given_of", "described", "LocalShards"]
@@ -66,7 +65,7 @@ class _Gather(torch.autograd.Function):
         ctx.group = group
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given[len(given) - len(group.earlier) :])
-        with _marked("unshard", group.again):
+        with marked(unshard=group.again):
             whole = _gathered(group, given[: len(group.shards)])
         ctx.mark_non_differentiable(*(t for t, shard in zip(whole, group.shards) if not shard.differentiable))
         return whole
@@ -85,23 +84,8 @@ class _Gather(torch.autograd.Function):
             return None, *[None] * len(group.shards), *(g if g is None else g.to(kept) for g in taken)
         for i, sum_before in zip(group.earlier, ctx.saved_tensors):
             there[i] = sum_before + there[i] if i in there else sum_before
-        with _marked("reduced", True):
+        with marked(reduced=True):
             return None, *_reduced(group, dict(sorted(there.items()))), *[None] * len(group.earlier)
-
-
-@contextmanager
-def _marked(name: str, value: bool) -> Iterator[None]:
-    """Say of the nodes that are recorded what they are there for: partition and passes go by it."""
-    recorder = state.recorder
-    before = getattr(recorder, "where", None)
-    if before is None:
-        yield
-        return
-    recorder.where = {**before, name: value}
-    try:
-        yield
-    finally:
-        recorder.where = before
 
 
 def _gathered(group: ShardGroup, parts: Sequence[torch.Tensor]) -> tuple:

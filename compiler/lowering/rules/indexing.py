@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import torch
 
@@ -92,19 +92,32 @@ def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Re
     return lo.pointwise(_read(x, ids.shape, m))
 
 
+class Indexed(NamedTuple):
+    """What tensors of indices do to the dimensions of what they index."""
+
+    used: list[tuple[int, Ref]]  # the dimensions that are indexed, with the tensor of each
+    kept: list[int]  # the others
+    first: int  # where the dimensions of the index tensors go among those
+    width: int  # how many these are
+
+
+def indexed(x: Ref, ids: Sequence[Ref | None], of_masks: str) -> Indexed:
+    """Raises NoRule with `of_masks` where a mask is among the tensors, or there is none."""
+    used = [(dim, places) for dim, places in enumerate(ids) if places is not None]
+    if not used or any(places.dtype in (torch.bool, torch.uint8) for _, places in used):
+        raise NoRule(of_masks)
+    dims = [dim for dim, _ in used]
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    kept = [dim for dim in range(x.ndim) if dim not in dims]
+    return Indexed(used, kept, dims[0] if adjacent else 0, max(places.ndim for _, places in used))
+
+
 @rule("aten.index.Tensor")
 def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
-    used = [(d, i) for d, i in enumerate(ids) if i is not None]
-    if any(i.dtype in (torch.bool, torch.uint8) for _, i in used):
-        raise NoRule("indexing by a mask: the result's size depends on values")
+    used, kept, first, width = indexed(x, ids, "indexing by a mask: the result's size depends on values")
     shape = lo.out_shape()
     ndim = len(shape)
-    width = max(i.ndim for _, i in used)
-    dims = [d for d, _ in used]
-    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    first = dims[0] if adjacent else 0  # where the dimensions of the index tensors go in the result
     m: dict[int, Any] = {}
-    kept = [dim for dim in range(x.ndim) if dim not in dims]
     for k, d in enumerate(kept):
         m[d] = dim_symbol(ndim, k if k < first else k + width)
     tail = ndim - first - width  # dimensions of the result to the right of the index's

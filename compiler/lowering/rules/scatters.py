@@ -37,7 +37,7 @@ from ..ref import (
     reshape,
     same,
 )
-from .indexing import extent, from_the_end, refuse_nothing
+from .indexing import extent, from_the_end, indexed, refuse_nothing
 from .views import no_shared_memory
 
 __all__ = ["on_cpu", "may_write", "start", "store_at", "checked"]
@@ -229,14 +229,8 @@ def identity(mode: str, dtype: torch.dtype) -> bool | int | float:
 @rule("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values: Ref, accumulate: bool = False) -> Ref:
     may_write(lo, "add" if accumulate else "set", x.dtype)
-    used = [(d, i) for d, i in enumerate(ids) if i is not None]
-    if not used or any(i.dtype in (torch.bool, torch.uint8) for _, i in used):
-        raise NoRule("writing where a mask holds: the number of elements depends on values")
-    width = max(i.ndim for _, i in used)
-    dims = [d for d, _ in used]
-    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    first = dims[0] if adjacent else 0  # where the dimensions of the index tensors go
-    kept = [dim for dim in range(x.ndim) if dim not in dims]
+    of_masks = "writing where a mask holds: the number of elements depends on values"
+    used, kept, first, width = indexed(x, ids, of_masks)
     common = _broadcast([i.shape for _, i in used], width)
     shape = (*(x.shape[d] for d in kept[:first]), *common, *(x.shape[d] for d in kept[first:]))
     ndim = len(shape)
