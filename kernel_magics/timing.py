@@ -431,7 +431,9 @@ def _doubt(job: _Job) -> str:
     """Why the times of a call say nothing of how fast it is; empty where they do."""
     starved = [contender.engine for contender in job.contenders.values() if (contender.starved or 0.0) > 1 / WAITED]
     return (
-        f"{starved[0]} waited for other programs in each round of {job.call.name}: that says nothing" if starved else ""
+        f"{starved[0]} waited for other programs in each round of {job.call.name}, so that no figure is made"
+        if starved
+        else ""
     )
 
 

@@ -230,7 +230,7 @@ def _tensor_advice(name: str, detail: str, wanted: Any, got: Any) -> str:
             return f"sizes 0 and 1 are always compiled apart; pad dimension {dim} of {name}, or accept one more entry"
         return f"compile with dynamic=True, or tcompile.mark_dynamic({name}, {dim}) before the call"
     if detail.startswith("stride["):
-        return f"pass {name}.contiguous(), or memory of one layout at every call"
+        return f"pass {name}.contiguous(), or tensors of the same layout at every call"
     return {
         "dtype": f"convert before the call: {name}.to({brief(wanted)})",
         "device": f"move before the call: {name}.to({str(wanted)!r})",

@@ -41,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     grading.add_argument("-o", "--output", help="the CSV file (default: to the terminal)")
     grading.add_argument("--feedback", help="a folder for one text per submission")
     grading.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="submissions at a time")
-    grading.add_argument("--public", action="store_true", help="public tests alone")
+    grading.add_argument("--public", action="store_true", help="only public tests")
     for parser in (check, grading):
         parser.add_argument("--memory", type=_positive, default=Limits.memory_mb, help="MB beyond what torch takes")
         parser.add_argument("--seconds", type=_positive, default=Limits.seconds, help="for a whole submission")

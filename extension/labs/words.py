@@ -80,7 +80,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "points": ("{points:g} of {of:g} points", "{points:g} / {of:g} 分"),
     "exercise": ("exercise", "练习"),
     "no_hidden": (
-        "public tests alone: the hidden ones come with the instructor's package",
+        "only public tests: the hidden ones come with the instructor's package",
         "只运行了公开测试：隐藏测试在教师包里",
     ),
     "started": ("{file} is yours. Open it:  jupyter lab {file}", "{file} 已建好。打开它：jupyter lab {file}"),

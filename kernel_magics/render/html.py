@@ -259,7 +259,7 @@ def _code(report: Any) -> str:
 
 def _marks_note(report: Any) -> str:
     marked = any(mark.file == report.source.file for mark in report.marks)
-    return "● compiled  ○ eager  ▲ break  ◎ pinned by a guard" if marked else ""
+    return "● compiled  ○ eager  ▲ break  ◎ a guard relies on it" if marked else ""
 
 
 def _speed_note(sp: s.Speedups) -> str:

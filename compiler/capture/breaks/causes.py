@@ -46,7 +46,7 @@ CAUSES: tuple[Cause, ...] = (
         "item",
         r"a packed sequence keeps",
         "a packed sequence keeps how many rows each step has in the values of a tensor",
-        _NOTHING + "torch's own code does this call, and what stands around it is compiled",
+        _NOTHING + "torch runs this call itself, and the code around it is compiled",
     ),
     Cause(
         "item",
@@ -323,7 +323,7 @@ CAUSES: tuple[Cause, ...] = (
         "the state of the random number generator is read or set",
         "seed outside of the compiled region",
     ),
-    Cause("time", r"\bsleep\(", "the program sleeps", _NOTHING + "what comes before and after it is compiled apart"),
+    Cause("time", r"\bsleep\(", "the program sleeps", _NOTHING + "the code before and after it is compiled"),
     Cause(
         "time",
         "",
@@ -336,7 +336,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "library",
         "",
-        "library code is called that is left to Python",
+        "the code calls a library that is left to Python",
         _NOTHING + "the modules and functions of tensors that it calls are compiled by themselves",
     ),
     # --- training

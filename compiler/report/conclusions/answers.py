@@ -615,7 +615,7 @@ def _data(report: Any, run: float) -> list[s.Answer]:
             _bound(run, took),
             "at most",
             share=took / run,
-            action="load beside the work: `DataLoader(..., num_workers=2)`, or prepare the batches once",
+            action="load data in the background: `DataLoader(..., num_workers=2)`, or prepare the batches once",
             line=row.line,
         )
     ]

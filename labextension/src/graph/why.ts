@@ -79,7 +79,7 @@ function outsideWords(report: Report, graph: number, node: GraphNode): string {
   const call = report.externs.find(x => x.graph === graph && [node.op, short].includes(x.op));
   return call
     ? t('{0} is a library call{1}.', node.name, call.reason ? ` (${call.reason})` : '')
-    : t('{0} is another look at memory that is there: no kernel makes it.', node.name);
+    : t('{0} is a view of memory that is there already: no kernel makes it.', node.name);
 }
 
 /** What has to run between the two, after the one and before the other. */

@@ -35,7 +35,7 @@ const HOW_WORDS: { [how: string]: string } = words({
   unknown: 'no range is known',
   'by values': 'the index comes from data; where torch raises, so does the kernel',
   tiled: 'tile by tile, the edges masked',
-  masked: 'where its condition holds alone',
+  masked: 'only where its condition holds',
   proved: 'inside'
 });
 const ORDER = ['outside', 'unknown', 'by values', 'tiled', 'masked', 'proved'];

@@ -315,7 +315,7 @@ function next(report: Report): Row {
 /** How an operation loses the digits of its values. */
 const LOST: { [cause: string]: string } = words({
   overflow: 'beyond the largest number',
-  underflow: 'all but lost to 0',
+  underflow: 'rounded to 0, or nearly',
   cancellation: 'digits cancel'
 });
 

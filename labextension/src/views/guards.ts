@@ -17,7 +17,7 @@ const CLASS_WORDS: { [name: string]: string } = words({
 const KIND_WORDS: { [kind: string]: string } = words({
   TENSOR: 'dtype, shape and device of tensors',
   EQUALS: 'values',
-  ID: 'the very object',
+  ID: 'the same object',
   TYPE: 'classes',
   STATE: 'settings of torch',
   LEN: 'lengths',
@@ -26,7 +26,7 @@ const KIND_WORDS: { [kind: string]: string } = words({
   ALIAS: 'one object at two places',
   NO_ALIAS: 'different objects',
   NO_OVERLAP: 'memory that tensors do not share',
-  WEAK_ID: 'the very object, which may be freed',
+  WEAK_ID: 'the same object, held weakly',
   HASATTR: 'that an attribute is there',
   LACKS: 'that a name is not there',
   FUNCTION: 'code of functions',

@@ -14,7 +14,7 @@ import { ViewContext } from './view';
 export const KEPT_WORDS: { [kind: string]: string } = words({
   inside: 'backward reads it from memory',
   activation: 'the rest is computed again from it',
-  dear: 'too dear to compute again',
+  dear: 'too costly to compute again',
   result: 'the caller gets it as well',
   random: 'random numbers, drawn once',
   copy: 'its input may change before backward',

@@ -251,7 +251,7 @@ function findings(report: Report, go: (ref: string) => void): HTMLElement {
             f.cost_seconds ? h('span.tc-muted', null, t(' costs {0}', seconds(f.cost_seconds))) : null
           ),
           ranked.has(`${f.ref} ${f.action}`)
-            ? h('div.tc-muted', null, t('what to change stands above'))
+            ? h('div.tc-muted', null, t('see above for what to change'))
             : f.action
               ? h(
                   'div.tc-remedy',

@@ -175,7 +175,7 @@ function spentWords({ speedups }: Report, call: CallTiming): string {
     ? '.'
     : timed.some(e => e.lo !== e.hi)
       ? t('; intervals hold with 95 % confidence.')
-      : t('; of one sample nobody knows how certain it is.');
+      : t('; one sample does not say how certain it is.');
   return t('Measured in turn for {0}', seconds(spent)) + allowed + certain;
 }
 

@@ -396,8 +396,15 @@ function profileWords(p: CallProfile): string {
       : lane
         ? t(' The last row is the GPU’s: each step begins when it is launched or when the one before ends.')
         : t(' Bars are launches by the host: for how long the GPU works on each is not known.');
-  const earlier = p.earlier ? t('Profiled when it was compiled: this run was served by what is known of it. ') : '';
-  return earlier + how + cost + noisy + device + (p.lost ? t(' {0} found no room.', plural(p.lost, 'step')) : '');
+  const earlier = p.earlier ? t('Profiled in the run that compiled it: this run was not profiled again. ') : '';
+  return (
+    earlier +
+    how +
+    cost +
+    noisy +
+    device +
+    (p.lost ? t(' {0} left out: the record was full.', plural(p.lost, 'step')) : '')
+  );
 }
 
 function barWords(bar: Bar, report: Report, p: CallProfile): string {

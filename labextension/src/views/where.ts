@@ -105,10 +105,10 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
     null,
     wall.how === 'sampled'
       ? t(
-          'From {0} at the program’s stack; compiling, and kernels in compiled calls, by the clock.',
+          'From {0} at the program’s stack. Compiling, and kernels in compiled calls, are timed by the clock.',
           plural(wall.samples, 'look')
-        ) + (rows.some(p => share(p).includes('–')) ? t(' Of few looks the bounds of a share are told (95 %).') : '')
-      : t('Too short to be looked at: compiling by the compiler’s clock, kernels by their time and calls.')
+        ) + (rows.some(p => share(p).includes('–')) ? t(' A share of few looks is given with its bounds (95 %).') : '')
+      : t('Too short to be looked at: compiling is timed by the clock, kernels by their time and calls.')
   );
   return {
     bar: section(
@@ -116,7 +116,7 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
       stackedBar(parts, t('Where the wall time went')),
       names ? null : how
     ),
-    names: names && section(t('What took it, by name'), names, how)
+    names: names && section(t('What took the time, by name'), names, how)
   };
 }
 
