@@ -24,8 +24,6 @@ __all__ = ["BACKENDS", "compiler_of", "list_backends", "register_backend", "reso
 Backend = Callable[..., Callable]
 Compiler = Callable[[CapturedGraph, Options], Callable[..., tuple]]
 BACKENDS: dict[str, Backend] = {}
-# ("cudagraphs" is tcompile with the option of that name: config.Options.make)
-_OWN = ("tcompile", "eager", "aot_eager", "cudagraphs")
 
 
 def register_backend(fn: Backend | None = None, *, name: str | None = None) -> Any:
@@ -76,22 +74,37 @@ def compiler_of(captured: CapturedGraph, opts: Options, backend_options: dict[st
     """What compiles a captured graph under `opts`: the stages, with the bridge to autograd around them where gradients
     are asked for, or the adapter of another backend. Raises NotImplementedError where kernels can't be made for the
     graph's tensors, with the reason."""
-    from .. import stages
-    from ..autograd import bridge
-
     backend = opts.backend
-    if backend == "eager":
-        return _as_captured
-    if backend == "aot_eager":
-        return bridge.aot_eager
-    if backend in _OWN:
-        _check_devices(captured, opts)
-        return bridge.compile_with_grad if bridge.wants_gradients(captured) else stages.compile_captured
+    if isinstance(backend, str) and backend in _OWN:
+        return _OWN[backend](captured, opts)
     if isinstance(backend, str) and backend not in BACKENDS:
         from . import registered
 
         return functools.partial(_by_other, registered.lookup(backend), backend_options)
     return functools.partial(_by_other, BACKENDS[backend] if isinstance(backend, str) else backend, backend_options)
+
+
+def _by_stages(captured: CapturedGraph, opts: Options) -> Compiler:
+    from .. import stages
+    from ..autograd import bridge
+
+    _check_devices(captured, opts)
+    return bridge.compile_with_grad if bridge.wants_gradients(captured) else stages.compile_captured
+
+
+def _by_eager_autograd(captured: CapturedGraph, opts: Options) -> Compiler:
+    from ..autograd import bridge
+
+    return bridge.aot_eager
+
+
+# This compiler's own backends: what gives the compiler of a graph.
+_OWN: dict[Any, Callable[[CapturedGraph, Options], Compiler]] = {
+    "tcompile": _by_stages,
+    "cudagraphs": _by_stages,  # with the option of that name: config.Options.make
+    "aot_eager": _by_eager_autograd,
+    "eager": lambda captured, opts: _as_captured,
+}
 
 
 def _as_captured(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
