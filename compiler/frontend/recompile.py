@@ -141,30 +141,30 @@ def numbers_so_far(func: types.FunctionType, args: tuple) -> set[Any]:
     their digits: the mean that a meter holds.
     """
     code = func.__code__
-    held = [(local(k, name), x) for k, (name, x) in enumerate(zip(code.co_varnames, args))]
-    attributes = {attr(source, name) for source, x in held for name in _computed(x)}
+    held = [(local(k, name), value) for k, (name, value) in enumerate(zip(code.co_varnames, args))]
+    attributes = {attr(source, name) for source, value in held for name in _computed(value)}
     if is_a_cells(code):
         held += [(glob(name), func.__globals__.get(name)) for name in code.co_names]
     return attributes | {
         step(source, i)
-        for source, x in held
-        if type(x) in (list, dict)
-        for step, items in ((item, enumerate(x)) if type(x) is list else (dict_value, x.items()),)
+        for source, value in held
+        if type(value) in (list, dict)
+        for step, items in ((item, enumerate(value)) if type(value) is list else (dict_value, value.items()),)
         for i, number in itertools.islice(items, _NUMBERS)
         if type(number) is float or is_numpy_scalar(number)
     }
 
 
-def _computed(x: Any) -> list[str]:
+def _computed(value: Any) -> list[str]:
     """The attributes of an object, of its own or of a named tuple, that are floats which a computation has given."""
-    cls = type(x)
+    cls = type(value)
     if tuple in cls.__mro__:
         names = vars(cls).get("_fields", ())
-        held = dict(zip(names, tuple.__iter__(x))) if type(names) is tuple else {}
+        held = dict(zip(names, tuple.__iter__(value))) if type(names) is tuple else {}
     elif cls.__module__.partition(".")[0] in ("builtins", "torch") or torch.nn.Module in cls.__mro__:
         return []
     else:
-        held = instance_dict(x) or {}
+        held = instance_dict(value) or {}
     floats = ((name, n) for name, n in itertools.islice(held.items(), _NUMBERS) if type(n) is float)
     return [name for name, n in floats if len(repr(n)) >= _DIGITS]
 
@@ -196,9 +196,9 @@ class OutsideValues:
         at = next((i for i in reversed(range(len(names))) if names[i].startswith(STACK)), None)
         top = None if at is None else args[at]
         results = top[:_RESULTS] if type(top) is tuple else (top,)
-        found = [x for x in results if _tells(x)]
-        texts = [x for t, x in self._values if t is str and len(x) >= _PART]
-        found += [x for x in args if type(x) is str and any(t in x for t in texts)]
+        found = [result for result in results if _tells(result)]
+        texts = [value for t, value in self._values if t is str and len(value) >= _PART]
+        found += [arg for arg in args if type(arg) is str and any(text in arg for text in texts)]
         for value in found:
             self._values[type(value), value] = None
         while len(self._values) > _MOST_OUTSIDE:
@@ -240,12 +240,12 @@ def carried(code: types.CodeType) -> tuple[str, ...]:
     """The names that a cell reads before it sets them: a counter, a step, the best result so far."""
     first: dict[str, bool] = {}
     stored = set()
-    for i in dis.get_instructions(code):
-        if i.opname in _READS:
-            first.setdefault(i.argval, True)
-        elif i.opname in _SETS:
-            first.setdefault(i.argval, False)
-            stored.add(i.argval)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _READS:
+            first.setdefault(instruction.argval, True)
+        elif instruction.opname in _SETS:
+            first.setdefault(instruction.argval, False)
+            stored.add(instruction.argval)
     return tuple(name for name, read in first.items() if read and name in stored)
 
 
@@ -274,22 +274,22 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
     texts vary. All of them at once: they often change together, and each one learned alone would cost a compilation.
     So do the floats of one list: losses of a training, of which the first ones may be the same again.
     """
-    for g in guards:
-        if (teach := _TAUGHT_BY.get(g.kind)) is not None:
-            teach(state, g, func, args)
+    for guard in guards:
+        if (teach := _TAUGHT_BY.get(guard.kind)) is not None:
+            teach(state, guard, func, args)
     lists = {s.base for s in state.dynamic_floats if s.kind == "item" and type(s.key) is int}
     state.dynamic_floats.update(
-        where_number(g.source)
-        for g in guards
-        if g.kind == "EQUALS"
-        and type(g.expected) is float
-        and g.source is not None
-        and where_number(g.source).base in lists
+        where_number(guard.source)
+        for guard in guards
+        if guard.kind == "EQUALS"
+        and type(guard.expected) is float
+        and guard.source is not None
+        and where_number(guard.source).base in lists
     )
 
 
-def _value(g: Guard, func: Any, args: tuple) -> Any:
-    return _found(g.source, func, args)
+def _value(guard: Guard, func: Any, args: tuple) -> Any:
+    return _found(guard.source, func, args)
 
 
 def _found(source: Source | None, func: Any, args: tuple) -> Any:
@@ -299,37 +299,37 @@ def _found(source: Source | None, func: Any, args: tuple) -> Any:
         return None
 
 
-def _learn_constant(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
-    if g.source is None:
+def _learn_constant(state: FrameState, guard: Guard, func: Any, args: tuple) -> None:
+    if guard.source is None:
         return
-    value = _value(g, func, args)
-    if type(g.expected) is str:
-        if g.source.base is None and type(value) is str and value != g.expected:
-            state.dynamic_texts.add(g.source)
-    elif type(g.expected) in (int, float) and type(value) in (int, float):
+    value = _value(guard, func, args)
+    if type(guard.expected) is str:
+        if guard.source.base is None and type(value) is str and value != guard.expected:
+            state.dynamic_texts.add(guard.source)
+    elif type(guard.expected) in (int, float) and type(value) in (int, float):
         # (a sum that began as 0 is a float from the second turn on)
-        if type(value) is not type(g.expected) or value != g.expected:
+        if type(value) is not type(guard.expected) or value != guard.expected:
             varying = state.dynamic_ints if type(value) is int else state.dynamic_floats
-            varying.add(where_number(g.source))
+            varying.add(where_number(guard.source))
 
 
-def _learn_flag(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
-    if type(g.expected) is bool and g.source is not None:
-        if type(value := _value(g, func, args)) is bool and value is not g.expected:
-            _leave_unread(state, g.source, func, args)
+def _learn_flag(state: FrameState, guard: Guard, func: Any, args: tuple) -> None:
+    if type(guard.expected) is bool and guard.source is not None:
+        if type(value := _value(guard, func, args)) is bool and value is not guard.expected:
+            _leave_unread(state, guard.source, func, args)
 
 
-def _learn_one_object(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+def _learn_one_object(state: FrameState, guard: Guard, func: Any, args: tuple) -> None:
     """Tensors of a batch that are one in some calls and not in others: samples that were drawn from a memory."""
-    assert g.source is not None
-    if _value(g, func, args) is not _found(g.expected, func, args):
-        _leave_unread(state, g.source, func, args)
-        _leave_unread(state, g.expected, func, args)
+    assert guard.source is not None
+    if _value(guard, func, args) is not _found(guard.expected, func, args):
+        _leave_unread(state, guard.source, func, args)
+        _leave_unread(state, guard.expected, func, args)
 
 
-def _learn_other_objects(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+def _learn_other_objects(state: FrameState, guard: Guard, func: Any, args: tuple) -> None:
     same = collections.defaultdict(list)
-    for source in g.expected:
+    for source in guard.expected:
         if (value := _found(source, func, args)) is not None:
             same[id(value)].append(source)
     for source in itertools.chain(*(sources for sources in same.values() if len(sources) > 1)):
@@ -354,10 +354,10 @@ def _is_long(value: Any) -> bool:
     return kind is not None and kind.__len__(value) > _FLAGS
 
 
-def _learn_length(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+def _learn_length(state: FrameState, guard: Guard, func: Any, args: tuple) -> None:
     """The length of a list that grows is a number that varies; after a few of them no more are compiled for. So is what
     an iterator through a list has left."""
-    source, before, value = g.source, g.expected, _value(g, func, args)
+    source, before, value = guard.source, guard.expected, _value(guard, func, args)
     if source is None:
         return
     left = source.kind == "asked" and source.key is left_of and type(value) is tuple
@@ -375,10 +375,10 @@ def _saw_lengths(state: FrameState, counted: Any, *seen: int) -> None:
         state.unread.add(counted)
 
 
-def _learn_keys(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+def _learn_keys(state: FrameState, guard: Guard, func: Any, args: tuple) -> None:
     """A dict that grows, or one that is keyed by the addresses of objects: each run of a cell gives it other ones."""
-    before, value = g.expected, _value(g, func, args)
-    counted = None if g.source is None else count(g.source, value)
+    before, value = guard.expected, _value(guard, func, args)
+    counted = None if guard.source is None else count(guard.source, value)
     if counted is None:
         return
     keys = (*before, *value)
@@ -388,18 +388,18 @@ def _learn_keys(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
         _saw_lengths(state, counted, len(before), len(value))
 
 
-def _learn_tensor(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
-    spec, value = g.expected, _value(g, func, args)
+def _learn_tensor(state: FrameState, guard: Guard, func: Any, args: tuple) -> None:
+    spec, value = guard.expected, _value(guard, func, args)
     if type(value) is not spec.type or value.layout is not torch.strided or value.dim() != len(spec.shape):
         return
     with torch._C.DisableTorchFunctionSubclass():
         shape, stride = tuple(value.shape), value.stride()
     dims = {d for d, (w, n) in enumerate(zip(spec.shape, shape)) if type(w) is int and w != n}
     if dims:
-        state.dynamic_dims.setdefault(g.source, set()).update(dims)
+        state.dynamic_dims.setdefault(guard.source, set()).update(dims)
     strides = {d for d, (w, n) in enumerate(zip(spec.stride, stride)) if type(w) is int and w != n and min(w, n) > 1}
     if strides:
-        state.dynamic_strides.setdefault(g.source, set()).update(strides)
+        state.dynamic_strides.setdefault(guard.source, set()).update(strides)
 
 
 _TAUGHT_BY: dict[str, Callable[[FrameState, Guard, Any, tuple], None]] = {
@@ -438,7 +438,7 @@ def is_full(cache: Any, state: FrameState, generation: int, limit: int) -> bool:
     """Whether this generation has as many entries as it may have: none, where those of an earlier one served little
     more than the calls that they were made for. Each run of the cell would compile as many again.
     """
-    made = [e for e in cache.entries if getattr(e, "generation", 0) == generation]
+    made = [entry for entry in cache.entries if getattr(entry, "generation", 0) == generation]
     if len(made) < limit and not state.given_up:
         return False
     state.given_up = state.given_up or sum(e.hits for e in made) < _SERVED * len(made)
@@ -447,6 +447,6 @@ def is_full(cache: Any, state: FrameState, generation: int, limit: int) -> bool:
 
 def make_room(cache: Any, generation: int, limit: int) -> None:
     """Entries of earlier generations that were not used for longest go, where there are too many."""
-    old = [e for e in cache.entries if getattr(e, "generation", 0) != generation]
+    old = [entry for entry in cache.entries if getattr(entry, "generation", 0) != generation]
     for e in old[limit:]:
         cache.remove(e)

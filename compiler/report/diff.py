@@ -54,8 +54,8 @@ def diff(before: Any, after: Any) -> RunDiff:
     a, b = before.summary.compile_seconds, after.summary.compile_seconds
     if a and b and not 0.8 < b / a < 1.25:
         add(Change("compile time", seconds(a), seconds(b), b < a, _compiled_anew(after)))
-    peak = [max((m.peak_bytes or 0 for m in r.memory), default=0) for r in (before, after)]
-    if peak[0] != peak[1] and [g.name for g in before.graphs] == [g.name for g in after.graphs]:
+    peak = [max((m.peak_bytes or 0 for m in report.memory), default=0) for report in (before, after)]
+    if peak[0] != peak[1] and [graph.name for graph in before.graphs] == [graph.name for graph in after.graphs]:
         add(Change("peak memory of a plan", size(peak[0]), size(peak[1]), peak[1] < peak[0]))
     _options(out, before, after)
     for b_ in after.graph_breaks:
@@ -70,7 +70,7 @@ def diff(before: Any, after: Any) -> RunDiff:
 
 def _guards(report: Any) -> int:
     """Guards that are checked; not those that guard_filter_fn left out."""
-    return sum(g.count for g in report.guards if g.cls != "dropped")
+    return sum(guard.count for guard in report.guards if guard.cls != "dropped")
 
 
 def _options(out: RunDiff, before: Any, after: Any) -> None:
@@ -91,16 +91,19 @@ def _run_times(before: Any, after: Any) -> list[Change]:
     that it is faster: what else ran on the machine is told beside it."""
     taken = {"compiling": "compiling", "starved": "waiting for a core"}
     out = []
-    parts = [{kind: sum(p.seconds for p in r.wall.parts if p.kind == kind) for kind in taken} for r in (before, after)]
+    parts = [
+        {kind: sum(part.seconds for part in report.wall.parts if part.kind == kind) for kind in taken}
+        for report in (before, after)
+    ]
     whole = [before.wall.seconds, after.wall.seconds]
-    own = [t - sum(p.values()) for t, p in zip(whole, parts)]
+    own = [took - sum(part.values()) for took, part in zip(whole, parts)]
     if all(whole) and not _ALIKE < whole[1] / whole[0] < 1 / _ALIKE:
         most = max(taken, key=lambda kind: abs(parts[1][kind] - parts[0][kind]))
         a, b = parts[0][most], parts[1][most]
         why = f"{taken[most]}: {seconds(a)} then, {seconds(b)} now" if abs(b - a) > abs(own[1] - own[0]) else ""
         out.append(Change("time of the run", seconds(whole[0]), seconds(whole[1]), None, why))
-    if all(t > 0 for t in own) and not _ALIKE < own[1] / own[0] < 1 / _ALIKE:
-        starved = [p["starved"] / t for p, t in zip(parts, whole)]
+    if all(took > 0 for took in own) and not _ALIKE < own[1] / own[0] < 1 / _ALIKE:
+        starved = [part["starved"] / took for part, took in zip(parts, whole)]
         busy = (
             f"other programs had the cores for {100 * starved[0]:.0f} % of that run, {100 * starved[1]:.0f} % of this"
         )
@@ -110,31 +113,35 @@ def _run_times(before: Any, after: Any) -> list[Change]:
 
 
 def _calls(before: Any, after: Any) -> str:
-    a, b = (sum(e.hits or 0 for e in r.entries) for r in (before, after))
-    return f"{count(a)} compiled calls then, {count(b)} now" if a != b else ""
+    before_calls, now_calls = (sum(entry.hits or 0 for entry in report.entries) for report in (before, after))
+    return f"{count(before_calls)} compiled calls then, {count(now_calls)} now" if before_calls != now_calls else ""
 
 
 def _versions(before: Any, after: Any) -> str:
     """Functions of which more or fewer versions were at work."""
-    a, b = (Counter(frame_words(r.frames[e.frame].name) for e in r.entries) for r in (before, after))
+    a, b = (
+        Counter(frame_words(report.frames[entry.frame].name) for entry in report.entries) for report in (before, after)
+    )
     rows = [f"`{name}` {a[name]} → {b[name]}" for name in dict.fromkeys([*a, *b]) if a[name] != b[name]]
     more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
     return f"compiled versions at work: {', '.join(rows[:_NAMED])}{more}" if rows else ""
 
 
-def _again(r: Any) -> str:
+def _again(report: Any) -> str:
     """What made this run compile again."""
-    return "; ".join(dict.fromkeys(change_words(c, f"`{subject(c)}`") for c in causes(r)[:_NAMED]))
+    return "; ".join(
+        dict.fromkeys(change_words(recompile, f"`{subject(recompile)}`") for recompile in causes(report)[:_NAMED])
+    )
 
 
-def _compiled_anew(r: Any) -> str:
-    made = len({e.entry for e in r.timeline if e.kind == "entry"})
-    there = len(r.entries) - made
+def _compiled_anew(report: Any) -> str:
+    made = len({e.entry for e in report.timeline if e.kind == "entry"})
+    there = len(report.entries) - made
     return f"{plural(made, 'entry', 'entries')} compiled, {there} were there" if there > 0 else ""
 
 
 def _total(rows: Any) -> int:
-    return sum(f.count for f in rows)
+    return sum(row.count for row in rows)
 
 
 def _times(out: RunDiff, before: Any, after: Any) -> None:
@@ -142,14 +149,14 @@ def _times(out: RunDiff, before: Any, after: Any) -> None:
         old = next((c for c in before.calls if c.name == call.name and c.measured == call.measured), None)
         if old is None:
             continue
-        for e in call.engines:
-            o = next((x for x in old.engines if x.engine == e.engine), None)
-            if o is None or o.median is None or e.median is None or None in (o.lo, o.hi, e.lo, e.hi):
+        for engine in call.engines:
+            o = next((x for x in old.engines if x.engine == engine.engine), None)
+            if o is None or o.median is None or engine.median is None or None in (o.lo, o.hi, engine.lo, engine.hi):
                 continue
-            if e.hi < o.lo or e.lo > o.hi:
-                what = f"time of {call.name}" + ("" if e.engine == "tcompile" else f" under {e.engine}")
-                better = e.median < o.median if e.engine == "tcompile" else None
-                out.changes.append(Change(what, seconds(o.median), seconds(e.median), better))
+            if engine.hi < o.lo or engine.lo > o.hi:
+                what = f"time of {call.name}" + ("" if engine.engine == "tcompile" else f" under {engine.engine}")
+                better = engine.median < o.median if engine.engine == "tcompile" else None
+                out.changes.append(Change(what, seconds(o.median), seconds(engine.median), better))
 
 
 def _same_break(a: Any, b: Any) -> bool:

@@ -51,24 +51,24 @@ def nodes_of(
     labels: dict[str, str] = {"": ""}
     modules = modules_of(graph)
     out: list[Node] = []
-    for n in graph.nodes:
+    for node in graph.nodes:
         inputs: list[int] = []
-        args = _arguments(n, index, inputs)
-        if is_input(n):
-            op = "parameter" if n.name in static else "input"
-        elif is_constant(n):
-            op, args = "parameter", str(n.target)
+        args = _arguments(node, index, inputs)
+        if is_input(node):
+            op = "parameter" if node.name in static else "input"
+        elif is_constant(node):
+            op, args = "parameter", str(node.target)
         else:
-            op = "output" if is_output(n) else op_name(n.target)
-        shape, dtype = meta_text(n.meta.get("val"))
-        file, line = own_line(n.meta.get("stack"))
+            op = "output" if is_output(node) else op_name(node.target)
+        shape, dtype = meta_text(node.meta.get("val"))
+        file, line = own_line(node.meta.get("stack"))
         if file not in labels:
             labels[file] = label(file)
-        index[n] = len(out)
+        index[node] = len(out)
         out.append(
             Node(
                 index=len(out),
-                name=n.name,
+                name=node.name,
                 op=op,
                 inputs=inputs,
                 args=args,
@@ -76,9 +76,9 @@ def nodes_of(
                 dtype=dtype,
                 file=labels[file],
                 line=line,
-                module=modules[n],
-                kernel=kernel_of.get(n.name),
-                stride=_stride(n.meta.get("val")),
+                module=modules[node],
+                kernel=kernel_of.get(node.name),
+                stride=_stride(node.meta.get("val")),
             )
         )
     return out
@@ -88,11 +88,15 @@ def modules_of(graph: Any) -> dict[Any, str]:
     """The module that each node is of, without names of capture's own: what lay on the stack at a break has none. What
     a training step does with gradients before an optimizer takes them (it clips them, say) is of `gradients`."""
     out: dict[Any, str] = {}
-    for n in graph.nodes:
-        module = _STACK.sub("", str(n.meta.get("module") or ""))
-        if not module and n.op.startswith("call") and any(_of_gradients(out[i]) for i in n.all_input_nodes):
+    for node in graph.nodes:
+        module = _STACK.sub("", str(node.meta.get("module") or ""))
+        if (
+            not module
+            and node.op.startswith("call")
+            and any(_of_gradients(out[given]) for given in node.all_input_nodes)
+        ):
             module = _GRADIENTS
-        out[n] = module
+        out[node] = module
     return out
 
 
@@ -112,7 +116,7 @@ def own_line(stack: Any) -> tuple[str, int | None]:
 def all_lines(graph: Any) -> set[tuple[str, int]]:
     """Every (file, line) on the way to an operation of the graph: also the line of a cell that called a library."""
     graph = getattr(graph, "graph", graph)
-    return {(str(f[0]), int(f[1])) for n in graph.nodes for f in n.meta.get("stack") or ()}
+    return {(str(place[0]), int(place[1])) for node in graph.nodes for place in node.meta.get("stack") or ()}
 
 
 def callers_of(graph: Any, cell: str, label: Callable[[str], str]) -> list[list]:
@@ -120,17 +124,17 @@ def callers_of(graph: Any, cell: str, label: Callable[[str], str]) -> list[list]
     first."""
     graph = getattr(graph, "graph", graph)
     led: dict[tuple[str, int], int] = {}
-    for n in graph.nodes:
-        file, line = own_line(n.meta.get("stack"))
+    for node in graph.nodes:
+        file, line = own_line(node.meta.get("stack"))
         if line is None or label(file) == cell:
             continue
-        at = next((int(f[1]) for f in reversed(n.meta.get("stack") or ()) if label(str(f[0])) == cell), None)
+        at = next((int(f[1]) for f in reversed(node.meta.get("stack") or ()) if label(str(f[0])) == cell), None)
         if at is not None:
             led.setdefault((label(file), line), at)
     return [[file, line, cell, at] for (file, line), at in led.items()]
 
 
-def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> str:
+def _arguments(node: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> str:
     def text(x: Any) -> str:
         if type(x) in _PLAIN:
             return repr(x)
@@ -153,10 +157,10 @@ def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> st
             return f"tensor{list(x.shape)}"
         return re.sub(r" at 0x[0-9a-f]+", "", repr(x)) if not isinstance(x, torch.dtype) else str(x)
 
-    if is_input(n):
+    if is_input(node):
         return ""
-    args = n.args[0] if is_output(n) and isinstance(n.args[0], (tuple, list)) else n.args
-    parts = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in n.kwargs.items()]
+    args = node.args[0] if is_output(node) and isinstance(node.args[0], (tuple, list)) else node.args
+    parts = [text(arg) for arg in args] + [f"{k}={text(v)}" for k, v in node.kwargs.items()]
     whole = ", ".join(parts)
     return whole if len(whole) <= _MAX_ARGS else whole[: _MAX_ARGS - 1] + "…"
 
@@ -181,9 +185,9 @@ def _stride(val: Any) -> list | None:
         return None
     if shape is None or stride is None or not len(shape):
         return None
-    sizes = [_sized(n) for n in shape]
-    rows = [_sized(n) for n in stride]
-    if all(type(n) is int for n in (*sizes, *rows)):
+    sizes = [_sized(node) for node in shape]
+    rows = [_sized(node) for node in stride]
+    if all(type(size) is int for size in (*sizes, *rows)):
         expected = 1
         for size, step in zip(reversed(sizes), reversed(rows)):
             if size != 1 and step != expected:
@@ -194,8 +198,8 @@ def _stride(val: Any) -> list | None:
     return rows if last != 1 else None  # of sizes that vary the innermost tells most
 
 
-def _sized(n: Any) -> Any:
-    return n if type(n) is int else _size_text(n)
+def _sized(node: Any) -> Any:
+    return node if type(node) is int else _size_text(node)
 
 
 def _size_text(s: Any) -> str:

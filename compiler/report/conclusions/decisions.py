@@ -13,42 +13,46 @@ __all__ = ["decisions_of"]
 _ORDER = ("compiled", "taken over", "switched off", "limit", "skipped", "not followed", "left alone")
 
 
-def decisions_of(r: Any) -> list[s.Decision]:
+def decisions_of(report: Any) -> list[s.Decision]:
     """Compiled functions first, those that cost most before others."""
     out = []
-    off = {d.what for d in r.decided.values() if d.decision == "switched off"}
-    for i, f in enumerate(r.frames):
-        if f.name in off:  # whatever it was compiled to
+    off = {d.what for d in report.decided.values() if d.decision == "switched off"}
+    for i, frame in enumerate(report.frames):
+        if frame.name in off:  # whatever it was compiled to
             continue
-        if f.entries:
-            out.append(_compiled(r, i, f))
-        elif f.status in ("skipped", "limit", "error") and f.reason:
-            decision = "limit" if f.status == "limit" else "skipped"
+        if frame.entries:
+            out.append(_compiled(report, i, frame))
+        elif frame.status in ("skipped", "limit", "error") and frame.reason:
+            decision = "limit" if frame.status == "limit" else "skipped"
             out.append(
                 s.Decision(
-                    frame_words(f.name),
+                    frame_words(frame.name),
                     decision,
-                    f.reason,
-                    f.seconds or None,
+                    frame.reason,
+                    frame.seconds or None,
                     None,
-                    f.file,
-                    frame_line(f.name, f.line),
+                    frame.file,
+                    frame_line(frame.name, frame.line),
                     f"frames/{i}",
                 )
             )
     known = {d.what for d in out}
-    out += [d for d in r.decided.values() if d.what not in known]
+    out += [d for d in report.decided.values() if d.what not in known]
     return sorted(out, key=lambda d: (_ORDER.index(d.decision), -(d.seconds or 0.0)))
 
 
-def _compiled(r: Any, i: int, f: s.Frame) -> s.Decision:
-    entries = [r.entries[n] for n in f.entries]
-    graphs = [r.graphs[e.graph] for e in entries if e.graph is not None and e.graph < len(r.graphs)]
-    operations, kernels = sum(g.ops for g in graphs), sum(len(g.kernels) for g in graphs)
+def _compiled(report: Any, i: int, frame: s.Frame) -> s.Decision:
+    entries = [report.entries[number] for number in frame.entries]
+    graphs = [
+        report.graphs[entry.graph] for entry in entries if entry.graph is not None and entry.graph < len(report.graphs)
+    ]
+    operations, kernels = sum(graph.ops for graph in graphs), sum(len(graph.kernels) for graph in graphs)
     library = sum(
-        x.count for x in r.externs if x.graph is not None and x.graph < len(r.graphs) and r.graphs[x.graph].frame == i
+        extern.count
+        for extern in report.externs
+        if extern.graph is not None and extern.graph < len(report.graphs) and report.graphs[extern.graph].frame == i
     )
-    calls = sum(e.hits or 0 for e in entries)
+    calls = sum(entry.hits or 0 for entry in entries)
     words = []
     if graphs:
         words.append(
@@ -58,26 +62,35 @@ def _compiled(r: Any, i: int, f: s.Frame) -> s.Decision:
     else:
         words.append("no tensor work of its own: what it calls is compiled")
     timed = next(
-        (c for c in r.speedups.calls if c.name == frame_words(f.name) and c.measured in ("call", "cell")), None
+        (
+            call
+            for call in report.speedups.calls
+            if call.name == frame_words(frame.name) and call.measured in ("call", "cell")
+        ),
+        None,
     )
-    x = next((x for x in timed.speedups if (x.engine, x.over) == ("tcompile", "eager")), None) if timed else None
+    x = (
+        next((speedup for speedup in timed.speedups if (speedup.engine, speedup.over) == ("tcompile", "eager")), None)
+        if timed
+        else None
+    )
     if x is not None:
         words.append(against(x.ratio, x.lo, x.hi, "eager"))
         if differs(x.lo, x.hi) and timed is not None and timed.break_even_calls is not None:
             words.append(f"pays off after {plural(timed.break_even_calls, 'call')}")
-    versions = sum(e.goes_on is None for e in entries)
+    versions = sum(entry.goes_on is None for entry in entries)
     parts = len(entries) - versions
     if versions > 1:
         words.append(f"{versions} versions")
     if parts:  # (they are compiled as often as what runs before the break)
         words.append(plural(parts, "entry after breaks", "entries after breaks"))
     return s.Decision(
-        frame_words(f.name),
+        frame_words(frame.name),
         "compiled",
         "; ".join(words),
-        f.seconds or None,
+        frame.seconds or None,
         calls or None,
-        f.file,
-        frame_line(f.name, f.line),
+        frame.file,
+        frame_line(frame.name, frame.line),
         f"frames/{i}",
     )

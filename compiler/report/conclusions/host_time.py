@@ -36,37 +36,41 @@ class HostTime:
         return self.host / self.seconds if self.seconds else 0.0
 
 
-def host_time(r: Any) -> HostTime | None:
+def host_time(report: Any) -> HostTime | None:
     """Of the longest call that was profiled; None where what its kernels take is not known."""
-    p = next((p for p in r.profiles if p.how == "call" and p.columns), None)
-    if p is None or p.lost:
+    profile = next((profile for profile in report.profiles if profile.how == "call" and profile.columns), None)
+    if profile is None or profile.lost:
         return None
     # A clock makes a call longer, never shorter: a call without one that took longer met a busy machine.
-    rows, length = p.rows(), min(p.plain_seconds or p.seconds, p.seconds)
-    work = sum(x.seconds for x in rows if x.kind in _STEPS) if p.device == "cpu" else _on_the_device(r, rows)
+    rows, length = profile.rows(), min(profile.plain_seconds or profile.seconds, profile.seconds)
+    work = (
+        sum(row.seconds for row in rows if row.kind in _STEPS)
+        if profile.device == "cpu"
+        else _on_the_device(report, rows)
+    )
     if work is None or not length:
         return None
-    broken = sum((b.share or 0.0) * length for b in r.graph_breaks)  # what a break costs is told of the break
+    broken = sum((brk.share or 0.0) * length for brk in report.graph_breaks)  # what a break costs is told of the break
     host = max(0.0, length - work - broken)
-    if p.device != "cpu":
-        return HostTime(p.name, p.line, p.device, length, host)
+    if profile.device != "cpu":
+        return HostTime(profile.name, profile.line, profile.device, length, host)
     around: dict[str, float] = {}
-    for x in rows:
-        if x.kind in _AROUND:
-            around[_AROUND[x.kind]] = around.get(_AROUND[x.kind], 0.0) + x.seconds
+    for row in rows:
+        if row.kind in _AROUND:
+            around[_AROUND[row.kind]] = around.get(_AROUND[row.kind], 0.0) + row.seconds
     most = max(around, key=lambda name: around[name], default="")
-    return HostTime(p.name, p.line, p.device, length, host, most, min(around.get(most, 0.0), host))
+    return HostTime(profile.name, profile.line, profile.device, length, host, most, min(around.get(most, 0.0), host))
 
 
-def _on_the_device(r: Any, rows: list[s.ProfileSpan]) -> float | None:
+def _on_the_device(report: Any, rows: list[s.ProfileSpan]) -> float | None:
     """For how long kernels of the graphs that a call ran are at work, by their times one by one."""
     total = 0.0
-    for graph in (x.graph for x in rows if x.kind == "graph"):
+    for graph in (row.graph for row in rows if row.kind == "graph"):
         if graph is None:
             return None
-        kernels = [r.kernels[k] for k in r.graphs[graph].kernels]
-        library = [x for x in r.externs if x.graph == graph]
-        if any(x.seconds is None for x in (*kernels, *library)):
+        kernels = [report.kernels[k] for k in report.graphs[graph].kernels]
+        library = [extern for extern in report.externs if extern.graph == graph]
+        if any(timed.seconds is None for timed in (*kernels, *library)):
             return None
-        total += sum(k.seconds * k.launches for k in kernels) + sum(x.seconds for x in library)
+        total += sum(kernel.seconds * kernel.launches for kernel in kernels) + sum(x.seconds for x in library)
     return total

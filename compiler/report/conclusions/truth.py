@@ -28,113 +28,130 @@ _WHOLE = ("frame hook", "toolchain", "the rest of the cell")  # fallbacks of the
 def main_call(speedups: s.Speedups) -> s.CallTiming | None:
     """The call whose figures stand for the cell: the whole cell, else the call that takes eager longest. Graphs alone
     stand for nothing."""
-    timed = [c for c in speedups.calls if c.measured in ("call", "cell") and _median(c, "eager") is not None]
-    whole = [c for c in timed if c.measured == "cell"]
-    return whole[0] if whole else max(timed, key=lambda c: _median(c, "eager") or 0.0, default=None)
+    timed = [
+        call for call in speedups.calls if call.measured in ("call", "cell") and _median(call, "eager") is not None
+    ]
+    whole = [call for call in timed if call.measured == "cell"]
+    return whole[0] if whole else max(timed, key=lambda call: _median(call, "eager") or 0.0, default=None)
 
 
 def _median(call: s.CallTiming, engine: str) -> float | None:
     return next((e.median for e in call.engines if e.engine == engine), None)
 
 
-def share_of_run(r: Any) -> float | None:
+def share_of_run(report: Any) -> float | None:
     """The share of the program's own time that the timed calls took; None where they are the cell, or unknown. Where
     they are all that was compiled, what the run spent in compiled calls is theirs: a first call takes longer."""
-    run = own_seconds(r)
-    timed = [c for c in r.speedups.calls if c.measured == "call" and _median(c, "tcompile") is not None]
-    if run <= 0 or not timed or not r.speedups.of:
+    run = own_seconds(report)
+    timed = [
+        call for call in report.speedups.calls if call.measured == "call" and _median(call, "tcompile") is not None
+    ]
+    if run <= 0 or not timed or not report.speedups.of:
         return None
     calls = {
-        frame_words(f.name): sum(r.entries[n].hits or 0 for n in f.entries if n < len(r.entries)) for f in r.frames
+        frame_words(frame.name): sum(
+            report.entries[number].hits or 0 for number in frame.entries if number < len(report.entries)
+        )
+        for frame in report.frames
     }
-    took = sum((_median(c, "tcompile") or 0.0) * max(1, calls.get(c.name, 1)) for c in timed)
-    if {frame_words(f.name) for f in r.frames if f.entries} <= {c.name for c in timed}:
-        took = max(took, sum(p.seconds for p in r.wall.parts if p.kind in _IN_CALLS))
+    took = sum((_median(call, "tcompile") or 0.0) * max(1, calls.get(call.name, 1)) for call in timed)
+    if {frame_words(frame.name) for frame in report.frames if frame.entries} <= {call.name for call in timed}:
+        took = max(took, sum(part.seconds for part in report.wall.parts if part.kind in _IN_CALLS))
     return min(1.0, took / run)
 
 
-def fell_back(r: Any) -> bool:
+def fell_back(report: Any) -> bool:
     """Whether a function of the report ran as plain Python because its compiled form could not, or was switched off.
     Single operators that torch's own kernels compute are library calls, no fallback."""
     return any(
-        f.what in _WHOLE
-        or (f.what, "switched off") in r.decided
-        or f.frame is not None
-        and f.what in (r.frames[f.frame].name, f"`{r.frames[f.frame].name}`")
-        for f in r.fallbacks
+        fallback.what in _WHOLE
+        or (fallback.what, "switched off") in report.decided
+        or fallback.frame is not None
+        and fallback.what in (report.frames[fallback.frame].name, f"`{report.frames[fallback.frame].name}`")
+        for fallback in report.fallbacks
     )
 
 
-def without_tensors(r: Any) -> bool:
+def without_tensors(report: Any) -> bool:
     """Whether nothing was captured, and the program was not seen at work on tensors, by capture or in any look at its
     stack: it had nothing to compile."""
-    seen = r.met_tensors or any(p.kind == "torch" or p.name.endswith("(torch)") for p in r.wall.parts)
-    return r.wall.how == "sampled" and not seen and not r.graphs
+    seen = report.met_tensors or any(
+        part.kind == "torch" or part.name.endswith("(torch)") for part in report.wall.parts
+    )
+    return report.wall.how == "sampled" and not seen and not report.graphs
 
 
-def excuse_breaks(r: Any) -> None:
+def excuse_breaks(report: Any) -> None:
     """Breaks that are nothing to change. One where no tensor was computed; and one in library code, which a user can't
     change, where next to nothing of the run's time is spent outside of compiled code."""
-    if without_tensors(r):
-        for b in r.graph_breaks:
-            b.harmless, b.fix, b.remedy = True, None, "no change is needed: nothing here computes with tensors"
-    run = r.wall.seconds - sum(p.seconds for p in r.wall.parts if p.kind in ("compiling", "starved"))
-    outside = sum(p.seconds for p in r.wall.parts if p.kind in ("torch", "python", "rest"))
+    if without_tensors(report):
+        for brk in report.graph_breaks:
+            brk.harmless, brk.fix, brk.remedy = True, None, "no change is needed: nothing here computes with tensors"
+    run = report.wall.seconds - sum(part.seconds for part in report.wall.parts if part.kind in ("compiling", "starved"))
+    outside = sum(part.seconds for part in report.wall.parts if part.kind in ("torch", "python", "rest"))
     if run <= 0 or outside > _LITTLE * run:
         return
-    for b in r.graph_breaks:
-        if b.library and not b.harmless:
-            b.harmless, b.fix = True, None
-            b.remedy = "no change is needed: it lies in library code, and costs next to nothing"
+    for brk in report.graph_breaks:
+        if brk.library and not brk.harmless:
+            brk.harmless, brk.fix = True, None
+            brk.remedy = "no change is needed: it lies in library code, and costs next to nothing"
 
 
-def name_first_breaks(r: Any) -> None:
+def name_first_breaks(report: Any) -> None:
     """A backward() that breaks because the graph that computed the loss had ended: what to change is what ended it.
     Where nothing of the cell did, the loss was computed before: a cell can't be called from outside of itself."""
-    for i, b in enumerate(r.graph_breaks):
-        if b.kind != "backward" or b.harmless or "goes on into what computed" not in b.reason:
+    for i, brk in enumerate(report.graph_breaks):
+        if brk.kind != "backward" or brk.harmless or "goes on into what computed" not in brk.reason:
             continue
-        owner = _owner(r, b)
-        before = (c for c in r.graph_breaks[:i] if _owner(r, c) == owner and c.kind != "backward" and not c.harmless)
+        owner = _owner(report, brk)
+        before = (
+            earlier
+            for earlier in report.graph_breaks[:i]
+            if _owner(report, earlier) == owner and earlier.kind != "backward" and not earlier.harmless
+        )
         first = next(before, None)
-        if first is None and owner == "<module>" and all(c.harmless or c.kind == "backward" for c in r.graph_breaks):
-            b.harmless, b.fix = True, None
-            b.remedy = (
+        if (
+            first is None
+            and owner == "<module>"
+            and all(earlier.harmless or earlier.kind == "backward" for earlier in report.graph_breaks)
+        ):
+            brk.harmless, brk.fix = True, None
+            brk.remedy = (
                 "no change is needed: forward and backward are compiled, and autograd runs the one after the other"
             )
         if first is not None:
-            where = f"line {first.line}" if first.file == b.file else f"{first.file}:{first.line}"
-            b.remedy = f"change {where} first: without the break there, backward() is part of the graph"
+            where = f"line {first.line}" if first.file == brk.file else f"{first.file}:{first.line}"
+            brk.remedy = f"change {where} first: without the break there, backward() is part of the graph"
 
 
-def _owner(r: Any, b: Any) -> str:
+def _owner(report: Any, brk: Any) -> str:
     """The function that a break is in; a loop of it is compiled as a function of its own."""
-    return "" if b.frame is None else r.frames[b.frame].name.partition(".<loop at line ")[0]
+    return "" if brk.frame is None else report.frames[brk.frame].name.partition(".<loop at line ")[0]
 
 
-def unused_share(r: Any) -> tuple[float, str]:
+def unused_share(report: Any) -> tuple[float, str]:
     """The largest share of a graph's work whose results nobody reads, 0 where it is too small to matter; and whose work
     that is: `the work`, or that of one of several graphs."""
-    most = max(r.graphs, key=lambda g: g.unused, default=None)
+    most = max(report.graphs, key=lambda g: g.unused, default=None)
     if most is None or most.unused < _LEAST_UNUSED:
         return 0.0, ""
-    return most.unused, "the work" if len(r.graphs) == 1 else f"{most.name}'s work"
+    return most.unused, "the work" if len(report.graphs) == 1 else f"{most.name}'s work"
 
 
-def forget_unused(r: Any) -> None:
+def forget_unused(report: Any) -> None:
     """Where a large part of the work was left out because nobody reads its results, a comparison with eager, which does
     that work, says nothing of speed. The times stay."""
-    share, _ = unused_share(r)
-    if not share or not r.speedups.calls:
+    share, _ = unused_share(report)
+    if not share or not report.speedups.calls:
         return
     why = (
         f"eager also computes {share * 100:.0f} % that nobody reads; it was left out here, which is no speedup"
         " (use the results to compare)"
     )
-    r.speedups.overall = [x for x in r.speedups.overall if "eager" not in (x.engine, x.over)]
-    for c in r.speedups.calls:
-        c.speedups = [x for x in c.speedups if "eager" not in (x.engine, x.over)]
-        c.break_even_calls, c.break_even_reason = None, why
-    if why not in r.speedups.reason:
-        r.speedups.reason = "; ".join(filter(None, (r.speedups.reason, why)))
-        r.speedups.status = "partial"
+    report.speedups.overall = [x for x in report.speedups.overall if "eager" not in (x.engine, x.over)]
+    for call in report.speedups.calls:
+        call.speedups = [speedup for speedup in call.speedups if "eager" not in (speedup.engine, speedup.over)]
+        call.break_even_calls, call.break_even_reason = None, why
+    if why not in report.speedups.reason:
+        report.speedups.reason = "; ".join(filter(None, (report.speedups.reason, why)))
+        report.speedups.status = "partial"

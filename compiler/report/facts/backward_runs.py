@@ -22,12 +22,12 @@ class BackwardRuns:
         _, runs, line = self._runs.get(id(graph), (graph, 0, None))
         self._runs[id(graph)] = graph, runs + 1, line if runs else line_on_stack(self._cell)
 
-    def tell(self, r: Any) -> None:
+    def tell(self, report: Any) -> None:
         """Give the report's backward graphs their runs, and the place that called them: the line seen, or that of the
         break at which backward() ended a graph."""
-        called = [b for b in r.graph_breaks if b.kind == "backward"]
+        called = [brk for brk in report.graph_breaks if brk.kind == "backward"]
         at = [called[-1].file, called[-1].line] if called else []
-        for number in {b for p in r.partitions for b in p.backward}:
-            g = r.graphs[number]
-            _, g.runs, line = self._runs.get(id(g.aten), (None, 0, None))
-            g.called_at = [] if not g.runs else at if line is None else [self._cell, line]
+        for number in {brk for partition in report.partitions for brk in partition.backward}:
+            graph = report.graphs[number]
+            _, graph.runs, line = self._runs.get(id(graph.aten), (None, 0, None))
+            graph.called_at = [] if not graph.runs else at if line is None else [self._cell, line]

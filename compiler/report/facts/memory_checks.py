@@ -22,18 +22,18 @@ def accesses_of(schedule: Schedule) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for step in schedule.steps:
         if isinstance(step, Launch):
-            k = step.kernel
-            actual = dict(zip((*k.inputs, *k.outputs), (*step.inputs, *step.outputs)))
-            for way, formal, index, how, reach in _of_kernel(k):
+            kernel = step.kernel
+            actual = dict(zip((*kernel.inputs, *kernel.outputs), (*step.inputs, *step.outputs)))
+            for way, formal, index, how, reach in _of_kernel(kernel):
                 buffer = actual.get(formal)
                 out.append(
                     {
-                        "kernel": k.name,
+                        "kernel": kernel.name,
                         "way": way,
                         "buffer": buffer.name if buffer is not None else f"{formal.name} (its own)",
                         "index": f"{formal.name}[{index}]",
                         "range": list(reach) if reach is not None else None,
-                        "elements": span(formal, k.hints),
+                        "elements": span(formal, kernel.hints),
                         "how": how,
                     }
                 )
@@ -45,35 +45,37 @@ def _of_kernel(k: Any) -> Iterator[tuple[str, Buffer, Any, str, tuple[int, int] 
     seen: set[tuple] = set()
     outer = {a.symbol.name: size_hint(a.size, k.hints) for a in k.outer}
     for stage in k.stages:
-        sizes = {**outer, **{a.symbol.name: size_hint(a.size, k.hints) for a in stage.axes}}
+        sizes = {**outer, **{axis.symbol.name: size_hint(axis.size, k.hints) for axis in stage.axes}}
         roots = stage.roots()
         strict = unmasked(roots)
-        reads = [("reads", *v.attr, v.id in strict) for v in loads(roots)]
-        writes = [("writes", s.buffer, s.index, True) for s in stage.stores]
+        reads = [("reads", *load.attr, load.id in strict) for load in loads(roots)]
+        writes = [("writes", store.buffer, store.index, True) for store in stage.stores]
         for way, b, index, always in (*reads, *writes):
             key = (way, b.name, str(index))
             if key not in seen:
                 seen.add(key)
                 yield way, b, index, *_verdict(k, b, index, sizes, always)
     if k.template is not None:
-        for b, index in dict.fromkeys(v.attr[:2] for v in loads(k.template.roots())):
+        for b, index in dict.fromkeys(load.attr[:2] for load in loads(k.template.roots())):
             if ("reads", b.name, str(index)) not in seen:
                 yield "reads", b, index, "tiled", None
 
 
-def _verdict(k: Any, b: Buffer, index: Any, sizes: dict[str, int], always: bool) -> tuple[str, tuple[int, int] | None]:
-    if any(n.startswith(("ind", "at")) for n in index.symbol_names()):
+def _verdict(
+    k: Any, buffer: Buffer, index: Any, sizes: dict[str, int], always: bool
+) -> tuple[str, tuple[int, int] | None]:
+    if any(name.startswith(("ind", "at")) for name in index.symbol_names()):
         return "by values", None
-    at = index.subs({n: k.hints.get(n, 64) for n in index.symbol_names() if n not in sizes})
+    at = index.subs({name: k.hints.get(name, 64) for name in index.symbol_names() if name not in sizes})
     reach = index_range(at, sizes)
     if reach is None and 0 not in sizes.values():  # remainders and quotients of axes, one by one: never too narrow
-        lo, hi = bounds(at, {name: (0, n) for name, n in sizes.items()})
+        lo, hi = bounds(at, {name: (0, size) for name, size in sizes.items()})
         reach = (lo, hi) if lo is not None and hi is not None else None
-        if reach is not None and not 0 <= lo <= hi < span(b, k.hints):
+        if reach is not None and not 0 <= lo <= hi < span(buffer, k.hints):
             return ("masked" if not always else "unknown"), reach
     if reach is None:
         return ("masked" if not always else "unknown"), None
-    inside = 0 <= reach[0] and reach[1] < span(b, k.hints)
+    inside = 0 <= reach[0] and reach[1] < span(buffer, k.hints)
     return "proved" if inside else "outside" if always else "masked", reach
 
 
@@ -96,11 +98,11 @@ def shared_memory(schedule: Schedule) -> list[dict[str, str]]:
             taken[step.buffer] = step.reuse, row
             out.append(row)
         elif isinstance(step, Launch):
-            for b in step.outputs:
-                if b in taken and taken[b][0] in step.inputs:
-                    taken[b][1].update(how="in place", after=step.kernel.name)
+            for output in step.outputs:
+                if output in taken and taken[output][0] in step.inputs:
+                    taken[output][1].update(how="in place", after=step.kernel.name)
             last |= dict.fromkeys((*step.inputs, *step.outputs), step.kernel.name)
         elif isinstance(step, Extern):
-            read = [x for x in step.args if isinstance(x, Buffer)]
-            last |= dict.fromkeys((*read, *(b for b in step.outputs if b is not None)), str(step.op))
+            read = [arg for arg in step.args if isinstance(arg, Buffer)]
+            last |= dict.fromkeys((*read, *(output for output in step.outputs if output is not None)), str(step.op))
     return out

@@ -60,18 +60,20 @@ def part_of_no_name(source: str) -> str:
     return re.sub(r"^(__stack_\d+_*)\.?(.+)$", r"\2 of \1", source)
 
 
-def name_sizes(r: Any) -> None:
+def name_sizes(report: Any) -> None:
     """Relations of sizes that made a recompile, in the names of what the symbols are of: `i % 64 != 0`, not `s0 % ...`.
     A symbol that is one thing in one graph of the function and another in the next keeps its name."""
-    for frame in {c.frame for c in r.recompiles if c.kind == "PREDICATE" and not c.source}:
+    for frame in {
+        recompile.frame for recompile in report.recompiles if recompile.kind == "PREDICATE" and not recompile.source
+    }:
         of: dict[str, set[str]] = {}
-        for y in (y for g in r.graphs if g.frame == frame for y in g.symbols):
+        for y in (symbol for graph in report.graphs if graph.frame == frame for symbol in graph.symbols):
             of.setdefault(y.name, set()).add(y.source)
         names = {name: min(sources) for name, sources in of.items() if len(sources) == 1 and min(sources)}
         if not names:
             continue
         symbol = re.compile(r"\b(" + "|".join(names) + r")\b")
-        for row in [*r.recompiles, *r.timeline]:
+        for row in [*report.recompiles, *report.timeline]:
             if row.frame == frame and getattr(row, "kind", "") in ("PREDICATE", "recompile"):
                 for field in ("detail", "expected", "got", "text"):
                     if hasattr(row, field):
