@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Callable
 
 from ..compiler.errors import OptionError, ReproduceError
-from .again import Again
+from .rerun import Again
 from .questions import SWITCHES, AskError
 
 __all__ = ["CONTROLS"]

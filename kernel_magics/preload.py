@@ -19,7 +19,7 @@ _MODULES = tuple(
     """compiler.frontend.hook compiler.autograd.bridge compiler.codegen.triton.print_kernel
     compiler.graph.aten_interpreter compiler.guards.probe compiler.guards.watch_probe compiler.lowering.promote
     compiler.lowering.rules compiler.native.build compiler.report.builder compiler.report.environment
-    kernel_magics.again kernel_magics.render.html kernel_magics.render.svg kernel_magics.where""".split()
+    kernel_magics.rerun kernel_magics.render.html kernel_magics.render.svg kernel_magics.activity""".split()
 )
 
 

@@ -487,7 +487,7 @@ class Session:
 
     def _keep_live(self, report: CompileReport, builder: Any, spec: CellOptions, cell: Cell) -> None:
         """A report that can be timed again holds on to the arguments of its calls: only the latest few do."""
-        from .again import Again
+        from .rerun import Again
 
         def time_again(seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
             again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
@@ -568,7 +568,7 @@ class _Transformer:
 def _wall(builder: Any, samples: Samples, began: float, ended: float) -> Wall:
     """Where the cell's time went. What fails here is no reason to lose the report, and is told in it."""
     from ..compiler.report.conclusions.wall import wall_of
-    from .where import looks
+    from .activity import looks
 
     try:
         return wall_of(began, ended, builder.waits(), looks(samples))

@@ -322,24 +322,31 @@ def _simplify(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
     else:
         args = [_simplify(arg, ranges, cache) for arg in expr.args]
         r = BUILDERS[op](*args)
-        if r.op in ("floordiv", "mod") and r.op == op:
-            a, b = r.args
-            s = _split_small(a, b, ranges)
-            if s is not None:
-                r = s[0] if op == "floordiv" else s[1]
-            elif b.is_const and op == "floordiv":
-                t = _drop_small_terms(a, b.value, ranges)
-                r = r if t is None else _simplify(t, ranges, cache)
-        elif r.op in ("min", "max") and r.op == op:
-            r = _prune(r, ranges)
-        elif r.op in BOOL_OPS and r.op not in ("and", "or", "bool"):
-            k = known(r, ranges)
-            r = r if k is None else TRUE if k else FALSE
+        if r.op in _RULES and (r.op == op or r.is_bool):
+            r = _RULES[r.op](r, ranges, cache)
     cache[expr] = r
     return r
 
 
-def _prune(expr: Expr, ranges: Ranges) -> Expr:
+def _quotient(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
+    operand, divisor = expr.args
+    if (parts := _split_small(operand, divisor, ranges)) is not None:
+        return parts[0]
+    less = _drop_small_terms(operand, divisor.value, ranges) if divisor.is_const else None
+    return expr if less is None else _simplify(less, ranges, cache)
+
+
+def _rest(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
+    parts = _split_small(*expr.args, ranges)
+    return expr if parts is None else parts[1]
+
+
+def _relation(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
+    holds = known(expr, ranges)
+    return expr if holds is None else TRUE if holds else FALSE
+
+
+def _prune(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
     keep = list(expr.args)
     for x in list(keep):
         for y in keep:
@@ -347,3 +354,13 @@ def _prune(expr: Expr, ranges: Ranges) -> Expr:
                 keep.remove(x)
                 break
     return minimum(*keep) if expr.op == "min" else maximum(*keep)
+
+
+# What the ranges decide of an operator whose operands are simple already.
+_RULES: dict[str, Callable[[Expr, Ranges, dict], Expr]] = {
+    "floordiv": _quotient,
+    "mod": _rest,
+    "min": _prune,
+    "max": _prune,
+    **dict.fromkeys(frozenset(BOOL_OPS) - {"and", "or", "bool"}, _relation),
+}

@@ -15,7 +15,7 @@ chunks depend on the sizes alone, never on the number of threads, so results do 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 
 from ...lowering.ir import (
@@ -36,7 +36,7 @@ from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, maybe_int, minimum, symbol
 from .dtypes import ctype, storage_size
 from .runs import run_directions
-from .short import is_short_index
+from .narrow_positions import is_short_index
 from ...lowering.primitives import SPECIAL
 from .support import Target
 from .math.vecmath_special import SPECIAL_F64, WIDE
@@ -513,25 +513,47 @@ def _drift(expr: Expr, name: str) -> float | None:
         return 0
     if expr is symbol(name):
         return 1
-    if expr.op in ("add", "mul"):
-        total = 0.0
-        for coeff, mono in expr.terms():
-            varying = [atom for atom in mono if name in atom.symbol_names()]
-            part = _drift(mono[0], name) if len(mono) == 1 else None
-            if varying and part is None:
-                return None
-            total += coeff * (part or 0.0) if varying else 0.0
-        return total
-    if expr.op in ("min", "max"):
-        parts = [_drift(arg, name) for arg in expr.args]
-        return None if None in parts else max(parts, key=abs)
-    if expr.op in ("mod", "floordiv") and expr.args[1].is_const:
-        part, n = _drift(expr.args[0], name), expr.args[1].value
-        if part is not None and n > 0:
-            if expr.op == "mod":
-                return 0 if n <= NEAR else part
-            return part / n if n < NEAR else 0  # (a step after so many elements is none between neighbours)
-    return None
+    return _DRIFTS[expr.op](expr, name) if expr.op in _DRIFTS else None
+
+
+def _drift_of_sum(expr: Expr, name: str) -> float | None:
+    total = 0.0
+    for coeff, mono in expr.terms():
+        varying = [atom for atom in mono if name in atom.symbol_names()]
+        part = _drift(mono[0], name) if len(mono) == 1 else None
+        if varying and part is None:
+            return None
+        total += coeff * (part or 0.0) if varying else 0.0
+    return total
+
+
+def _drift_of_extreme(expr: Expr, name: str) -> float | None:
+    parts = [_drift(arg, name) for arg in expr.args]
+    return None if None in parts else max(parts, key=abs)
+
+
+def _drift_of_rest(expr: Expr, name: str) -> float | None:
+    part, divisor = _drift(expr.args[0], name), expr.args[1]
+    if not divisor.is_const or divisor.value <= 0 or part is None:
+        return None
+    return 0 if divisor.value <= NEAR else part
+
+
+def _drift_of_quotient(expr: Expr, name: str) -> float | None:
+    part, divisor = _drift(expr.args[0], name), expr.args[1]
+    if not divisor.is_const or divisor.value <= 0 or part is None:
+        return None
+    return part / divisor.value if divisor.value < NEAR else 0  # (a step after so many is none between neighbours)
+
+
+_DRIFTS: dict[str, Callable[[Expr, str], float | None]] = {
+    "add": _drift_of_sum,
+    "mul": _drift_of_sum,
+    "min": _drift_of_extreme,
+    "max": _drift_of_extreme,
+    "mod": _drift_of_rest,
+    "floordiv": _drift_of_quotient,
+}
 
 
 def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:

@@ -29,7 +29,7 @@ from .pieces import mark_turns
 from .prims import Operand, reduce_update
 from .product import Product, ProductPrinter, find_product, transpose_text
 from .scan import scan_loop
-from .short import shorten_positions
+from .narrow_positions import shorten_positions
 from .support import SIGNATURE, Support, Target, used_sizes, vector_type
 from ..guarded import stored
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues

@@ -7,6 +7,8 @@ a whole vector lies in memory in one piece. Where it goes down by at most one, t
 
 from __future__ import annotations
 
+from typing import Callable
+
 from ...symbolic.expr import Expr, symbol
 
 __all__ = ["UP", "DOWN", "run_directions", "RUN", "backwards_text", "every_second_text"]
@@ -75,25 +77,49 @@ def _steps(expr: Expr, name: str) -> tuple[float, float]:
         return 0, 0
     if expr is symbol(name):
         return 1, 1
-    if expr.op in ("add", "mul"):
-        least = most = 0.0
-        for coeff, mono in expr.terms():
-            varying = [atom for atom in mono if name in atom.symbol_names()]
-            if not varying:
-                continue
-            if len(mono) > 1:  # a factor that is known only when the kernel runs
-                return -_INFINITE, _INFINITE
-            lo, hi = _steps(mono[0], name)
-            least, most = least + min(coeff * lo, coeff * hi), most + max(coeff * lo, coeff * hi)
-        return least, most
-    if expr.op in ("min", "max"):
-        steps = [_steps(arg, name) for arg in expr.args]
-        return min(lo for lo, _ in steps), max(hi for _, hi in steps)
-    if expr.op in ("floordiv", "mod") and name not in expr.args[1].symbol_names():
-        lo, hi = _steps(expr.args[0], name)
-        if expr.op == "mod":  # a step of the operand, or that less a multiple of the divisor
-            return (-_INFINITE, hi) if lo >= 0 else (-_INFINITE, _INFINITE)
-        if expr.args[1].is_const and abs(lo) < _INFINITE and abs(hi) < _INFINITE:
-            d = expr.args[1].value
-            return lo // d, -(-hi // d)
+    return _STEPS[expr.op](expr, name) if expr.op in _STEPS else (-_INFINITE, _INFINITE)
+
+
+def _steps_of_sum(expr: Expr, name: str) -> tuple[float, float]:
+    least = most = 0.0
+    for coeff, mono in expr.terms():
+        varying = [atom for atom in mono if name in atom.symbol_names()]
+        if not varying:
+            continue
+        if len(mono) > 1:  # a factor that is known only when the kernel runs
+            return -_INFINITE, _INFINITE
+        lo, hi = _steps(mono[0], name)
+        least, most = least + min(coeff * lo, coeff * hi), most + max(coeff * lo, coeff * hi)
+    return least, most
+
+
+def _steps_of_extreme(expr: Expr, name: str) -> tuple[float, float]:
+    steps = [_steps(arg, name) for arg in expr.args]
+    return min(lo for lo, _ in steps), max(hi for _, hi in steps)
+
+
+def _steps_of_quotient(expr: Expr, name: str) -> tuple[float, float]:
+    operand, divisor = expr.args
+    lo, hi = _steps(operand, name)
+    if divisor.is_const and abs(lo) < _INFINITE and abs(hi) < _INFINITE:
+        return lo // divisor.value, -(-hi // divisor.value)
     return -_INFINITE, _INFINITE
+
+
+def _steps_of_rest(expr: Expr, name: str) -> tuple[float, float]:
+    """A step of the operand, or that less a multiple of the divisor."""
+    operand, divisor = expr.args
+    if name in divisor.symbol_names():
+        return -_INFINITE, _INFINITE
+    lo, hi = _steps(operand, name)
+    return (-_INFINITE, hi) if lo >= 0 else (-_INFINITE, _INFINITE)
+
+
+_STEPS: dict[str, Callable[[Expr, str], tuple[float, float]]] = {
+    "add": _steps_of_sum,
+    "mul": _steps_of_sum,
+    "min": _steps_of_extreme,
+    "max": _steps_of_extreme,
+    "floordiv": _steps_of_quotient,
+    "mod": _steps_of_rest,
+}

@@ -25,7 +25,7 @@ from .moves import BITS
 from .pieces import PIECES, in_long_pieces, piece_text, split_index, step_in_pieces
 from .prims import BOOL, Operand, conversion, expression, splat
 from .runs import RUN, backwards_text, every_second_text, run_directions
-from .short import held, is_short_index
+from .narrow_positions import held, is_short_index
 from .support import Support, vector_type
 
 __all__ = [

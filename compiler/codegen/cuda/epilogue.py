@@ -83,8 +83,8 @@ class Epilogue:
     columns alone; `fours`: statements for both rows, where `four` is the first of four columns; `even`, `odd`: what
     follows these by turns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the
     pair of each store; `functions`: names of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by
-    the copy engine; `guard`: where the elements may lie outside of the result; `rounded`: as of cheap.rounded_to: where
-    polynomials may stand."""
+    the copy engine; `guard`: where the elements may lie outside of the result; `rounded`: as of fast_math.rounded_to:
+    where polynomials may stand."""
 
     def __init__(
         self,

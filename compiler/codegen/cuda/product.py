@@ -22,7 +22,7 @@ from ...base.generations import has
 from ...lowering.ir import Axis, Buffer, Kernel, Store, is_plain_load, numel
 from ...lowering.print_loops import names_of
 from ...symbolic.expr import Expr, as_expr, integer
-from ..triton.cheap import rounded_to
+from ..triton.fast_math import rounded_to
 from ..triton.layout import Choices, GpuTarget, spans
 from ..kernel_sources import Function, TritonSource, Walk
 from ..triton.printer import header_of, without_locals

@@ -28,8 +28,9 @@ def print_kernel(
     open_numbers: bool = False,
 ) -> TritonSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
-    wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py).
-    open_numbers: whether the text may leave numbers open, which the launch passes (`TritonSource.numbers`).
+    wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions
+    (fast_math.py). open_numbers: whether the text may leave numbers open, which the launch passes
+    (`TritonSource.numbers`).
     """
     template = kernel.template
     if template is not None:

@@ -38,7 +38,7 @@ from ...base.quoting import comment
 from ...base.source_text import source_line
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
 from ..kernel_sources import NUMBER, Function, Scratch, TritonSource
-from . import bit_masks, cheap, eight_bits, indices, philox_draws, prims, scan
+from . import bit_masks, eight_bits, fast_math, indices, philox_draws, prims, scan
 from .dtypes import ttype
 from .horizontal import print_horizontal
 from .layout import GpuTarget, Layout, spans
@@ -57,7 +57,7 @@ __all__ = ["Found", "Printer", "header_of", "without_locals", "with_stored_value
 HELPERS = {
     **prims.HELPERS,
     **indices.HELPERS,
-    **cheap.HELPERS,
+    **fast_math.HELPERS,
     **scan.HELPERS,
     **eight_bits.HELPERS,
     **philox_draws.HELPERS,
@@ -214,8 +214,8 @@ class Printer:
             else lambda expr: expr
         )
         self.sizes_taken = own_sizes(kernel.sizes) if open_numbers else kernel.sizes
-        self.exact = None if exact else cheap.needs_precision(kernel)
-        self.rounded = {} if exact else cheap.rounded_to(kernel)
+        self.exact = None if exact else fast_math.needs_precision(kernel)
+        self.rounded = {} if exact else fast_math.rounded_to(kernel)
         self.itype = "tl.int64" if layout.wide else "tl.int32"
         self.helpers: dict[str, None] = {}
         self.origins: dict[str, str] = {}

@@ -15,7 +15,7 @@ from ...lowering.ir import Axis, Buffer, Value, indirect_values, is_plain_load
 from ...lowering.primitives import EXACT
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..guarded import FreshNames, Guard, GuardedValues, stored
-from .cheap import cheap_expression, short_form, short_text
+from .fast_math import cheap_expression, short_form, short_text
 from .dtypes import literal, ttype
 from .indices import index_text
 from .prims import Operand, conversion, expression, materialised, rounded
@@ -79,8 +79,8 @@ class Values(GuardedValues):
     full);
     shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its
     loads or "";
-    exact: ids of values that take no short forms (None: all), rounded: cheap.rounded_to, `backend`: Triton's; sizes:
-    axis symbol -> its size where that is a number;
+    exact: ids of values that take no short forms (None: all), rounded: fast_math.rounded_to, `backend`: Triton's;
+    sizes: axis symbol -> its size where that is a number;
     loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far;
     zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed
     for neighbours at once;
@@ -154,7 +154,7 @@ class Values(GuardedValues):
         return self.exact is not None and value.id not in self.exact
 
     def _short(self, value: Value) -> tuple[str, Value] | None:
-        """cheap.short_form where one may stand."""
+        """fast_math.short_form where one may stand."""
         if self.backend != "cuda" or not self._rough(value) or ttype(value.dtype).held != "tl.float32":
             return None
         return short_form(value, self.rounded.get(value.id))

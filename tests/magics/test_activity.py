@@ -10,9 +10,9 @@ import torch
 from tcompile.kernel_magics import kernels as kernels_module
 from tcompile.kernel_magics import limits
 from tcompile.kernel_magics import session as session_module
-from tcompile.kernel_magics import where
+from tcompile.kernel_magics import activity
 from tcompile.kernel_magics.sampling import Sample, Sampler, Samples
-from tcompile.kernel_magics.where import called_at, looks, seen_at
+from tcompile.kernel_magics.activity import called_at, looks, seen_at
 
 FUNCTION = """
 import torch
@@ -75,9 +75,9 @@ def test_kinds_of_time():
 
 def test_the_compiler_at_work_is_not_the_programs_time():
     user, entry = code_of("f(x)"), compile("pass", "<tcompile entry 3 of f>", "exec")
-    capture = compile("pass", where.__file__.replace("kernel_magics/where", "compiler/frontend/engine"), "exec")
-    runtime = compile("pass", where.__file__.replace("kernel_magics/where", "compiler/runtime/dispatch"), "exec")
-    progress = compile("pass", where.__file__.replace("where", "progress"), "exec")
+    capture = compile("pass", activity.__file__.replace("kernel_magics/activity", "compiler/frontend/engine"), "exec")
+    runtime = compile("pass", activity.__file__.replace("kernel_magics/activity", "compiler/runtime/dispatch"), "exec")
+    progress = compile("pass", activity.__file__.replace("activity", "progress"), "exec")
     torch_code = compile("pass", torch.fx.__file__, "exec")
     for stack in ((capture, user), (torch_code, capture, user), (capture, entry, user)):
         assert seen_at(look(*stack)).kind == "compiling", stack
@@ -165,7 +165,7 @@ def test_the_machines_limits_are_measured_again_until_it_was_quiet(monkeypatch):
 
 def test_arrays_of_a_library_that_knows_no_torch_are_no_tensors(tmp_path, monkeypatch):
     """pandas' `arange` and `mean` are numpy's."""
-    monkeypatch.setattr("tcompile.kernel_magics.where.is_library_file", lambda file: "site-packages" in file)
+    monkeypatch.setattr("tcompile.kernel_magics.activity.is_library_file", lambda file: "site-packages" in file)
     folder = tmp_path / "site-packages" / "frames"
     folder.mkdir(parents=True)
     text = "def take(self, arange):\n    return arange(3).mean()\n"
