@@ -305,7 +305,8 @@ def _same_layer(
             len(second.inputs),
         ):
             return None
-        if _layer(first.module)[2] != _layer(second.module)[2]:  # type: ignore[index]  # both are inside a numbered container
+        # (both are inside of a numbered container)
+        if _layer(first.module)[2] != _layer(second.module)[2]:  # type: ignore[index]
             return None
         row = [option & {b + k - j, -1 - j} for option, j in zip(options[k], second.inputs)]
         if not all(row):
