@@ -337,7 +337,8 @@ def _quotient(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
 
 
 def _rest(expr: Expr, ranges: Ranges, cache: dict) -> Expr:
-    parts = _split_small(*expr.args, ranges)
+    operand, divisor = expr.args
+    parts = _split_small(operand, divisor, ranges)
     return expr if parts is None else parts[1]
 
 
