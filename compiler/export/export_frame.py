@@ -361,8 +361,14 @@ class _Builder:
         if guard.kind == "PREDICATE":
             return [Check("sizes", [], value_json.encode_expr(guard.expected), where)]
         if guard.kind in ("NO_OVERLAP", "NO_ALIAS"):
-            paths = [self.path(s) for s in guard.expected if self.is_argument(s)]
-            return [Check("apart", a, b, where) for n, a in enumerate(paths) for b in paths[:n]]
+            written = len(guard.expected) if guard.written is None else guard.written
+            paths = [(self.path(s), k < written) for k, s in enumerate(guard.expected) if self.is_argument(s)]
+            return [
+                Check("apart", a, b, where)
+                for n, (a, changes) in enumerate(paths)
+                for b, changes_too in paths[:n]
+                if changes or changes_too
+            ]
         if not self.is_argument(guard.source):
             return []
         path = self.path(guard.source)

@@ -390,6 +390,7 @@ class Engine:
             small=small if small is not None else [],
             dynamic_dims=state.dynamic_dims,
             dynamic_ints=state.dynamic_ints,
+            signed_ints=state.signed_ints,
             dynamic_floats=state.dynamic_floats,
             unread=set() if self.opts.fullgraph else state.unread,
             dynamic_texts=state.dynamic_texts,

@@ -28,6 +28,7 @@ from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
 from ..guards.source import Source, attr, count, dict_value, glob, item, local, where_number
 from ..guards.source_values import Unreachable, instance_dict, length
+from ..symbolic.terms import is_signed
 
 __all__ = [
     "FrameState",
@@ -55,7 +56,7 @@ _SMALL = 256  # whole numbers up to it are met by chance
 _PART = 4  # characters of a text that is looked for in others
 _SERVED = 2  # calls that an entry serves, on an average, where more of them are worth making
 _READS, _SETS = ("LOAD_NAME", "LOAD_GLOBAL"), ("STORE_NAME", "STORE_GLOBAL")
-_GIVES = ("STORE_FAST", "DELETE_FAST", "UNPACK_SEQUENCE", "NOP", "JUMP")
+_GIVES = ("STORE_FAST", *_SETS, "DELETE_FAST", "UNPACK_SEQUENCE", "NOP", "JUMP")
 _RESULTS = 8  # of a tuple that a call returned that are looked at
 
 
@@ -67,6 +68,7 @@ class FrameState:
     dynamic_dims: dict[Any, set[int]] = field(default_factory=dict)  # Source of a tensor -> dimensions that are symbols
     dynamic_strides: dict[Any, set[int]] = field(default_factory=dict)  # the same for strides that follow from no size
     dynamic_ints: set[Any] = field(default_factory=set)  # Sources of ints that are symbols
+    signed_ints: set[Any] = field(default_factory=set)  # those of them that an entry takes at any value, below 2 too
     dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
     lengths: dict[Any, set[int]] = field(default_factory=dict)  # how long a list was that is read whole
@@ -98,22 +100,32 @@ def numbers_of_turns(code: types.CodeType, known: "OutsideValues") -> set[Any]:
     if not is_loop(code.co_qualname):
         return set()
     handed = _handed_on(code)
-    if LOOP_ITEM not in code.co_varnames:
-        names = known.items.get(_frame(code), ())
-        return handed | {local(k, name) for k, name in enumerate(code.co_varnames[: code.co_argcount]) if name in names}
-    known.items[_frame(code)] = _names_of_item(code)
-    turn = local(code.co_varnames.index(LOOP_ITEM), LOOP_ITEM)
+    if (turns := _item_of_turn(code)) is None:
+        names = known.items.get(_frame(code), frozenset())
+        held = {local(k, name) for k, name in enumerate(code.co_varnames[: code.co_argcount]) if name in names}
+        # (in a cell also where functions that the turn has called have a rest of their own, which goes on with its own)
+        return handed | held | {glob(name) for name in names if is_a_cells(code)}
+    others = known.items.get(_frame(code), frozenset()) if is_a_cells(code) else frozenset()  # (of all its loops)
+    known.items[_frame(code)] = others | _names_of_item(code, turns)
+    turn = local(code.co_varnames.index(turns), turns)
     return {turn, *(item(turn, i) for i in range(_ITEMS)), *handed}
 
 
-def _names_of_item(code: types.CodeType) -> frozenset[str]:
-    """The names that a turn gives to its item, or to what that holds."""
+def _item_of_turn(code: types.CodeType) -> str | None:
+    """The parameter of one turn of a loop that is its item: of a loop in a loop it has a longer name."""
+    parameters = code.co_varnames[: code.co_argcount]
+    return max((name for name in parameters if name.rstrip("_") == LOOP_ITEM), key=len, default=None)
+
+
+def _names_of_item(code: types.CodeType, turns: str) -> frozenset[str]:
+    """The names that a turn gives to its item, or to what that holds: globals, where the loop is a cell's."""
     instructions = iter(decode(code).instructions)
     for ins in instructions:
-        if ins.op == "LOAD_FAST" and code.co_varnames[ins.slot] == LOOP_ITEM:
+        if ins.op == "LOAD_FAST" and code.co_varnames[ins.slot] == turns:
             break
     given = itertools.takewhile(lambda ins: ins.op in _GIVES, instructions)
-    return frozenset(code.co_varnames[ins.slot] for ins in given if ins.op == "STORE_FAST")
+    stored = ((ins.arg if ins.op in _SETS else code.co_varnames[ins.slot], ins.op) for ins in given)
+    return frozenset(name for name, op in stored if op in ("STORE_FAST", *_SETS))
 
 
 def _handed_on(code: types.CodeType) -> set[Any]:
@@ -402,9 +414,16 @@ def _learn_tensor(state: FrameState, guard: Guard, func: Any, args: tuple) -> No
         state.dynamic_strides.setdefault(guard.source, set()).update(strides)
 
 
+def _learn_sign(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
+    """The item of a loop that was 0 in its first turn is so again when the loop runs anew."""
+    if g.source is not None and is_signed(g.expected.name):
+        state.signed_ints.add(g.source)
+
+
 _TAUGHT_BY: dict[str, Callable[[FrameState, Guard, Any, tuple], None]] = {
     "TENSOR": _learn_tensor,
     "EQUALS": _learn_constant,
+    "INT_SYMBOL": _learn_sign,
     "LEN": _learn_length,
     "DICT_KEYS": _learn_keys,
     "ID": _learn_flag,

@@ -472,7 +472,7 @@ def _relation(guard: Guard, func: Callable, args: Sequence[Any]) -> GuardFailure
             f"`{names[0]}` and `{names[1]}` are two objects",
             "pass the same object in both places, or never",
         )
-    shared = _first_pair(guard.kind, sources, func, args)
+    shared = _first_pair(guard, sources, func, args)
     what = "are one object" if guard.kind == "NO_ALIAS" else "share memory"
     pair = f"`{shared[0]}` and `{shared[1]}` {what}" if shared else f"some of {', '.join(names[:6])} {what}"
     return GuardFailure(
@@ -485,7 +485,7 @@ def _relation(guard: Guard, func: Callable, args: Sequence[Any]) -> GuardFailure
     )
 
 
-def _first_pair(kind: str, sources: tuple, func: Callable, args: Sequence[Any]) -> tuple[str, str] | None:
+def _first_pair(guard: Guard, sources: tuple, func: Callable, args: Sequence[Any]) -> tuple[str, str] | None:
     from .python_program import no_overlap
 
     found = []
@@ -494,9 +494,10 @@ def _first_pair(kind: str, sources: tuple, func: Callable, args: Sequence[Any]) 
             found.append((source.name(), evaluate_source(source, func, args)))
         except Unreachable:
             return None
+    written = len(found) if guard.written is None else guard.written
     for i, (n, v) in enumerate(found):
-        for m, w in found[:i]:
-            if v is w or (kind == "NO_OVERLAP" and not no_overlap([v, w])):
+        for m, w in found[: min(i, written)]:
+            if v is w or (guard.kind == "NO_OVERLAP" and not no_overlap([v, w])):
                 return m, n
     return None
 

@@ -19,7 +19,8 @@ FLOAT           any float of which the comparisons in the tuple hold, each (oper
 PREDICATE       boolean Expr over the size symbols that TENSOR and INT_SYMBOL guards bound; source may be None
 ALIAS           Source: both sources give the same object
 NO_ALIAS        tuple of Sources: the objects are all different
-NO_OVERLAP      tuple of Sources: the tensors' memory does not overlap (needed where one of them is mutated)
+NO_OVERLAP      tuple of Sources: the tensors' memory does not overlap (needed where one of them is mutated). Only the
+                first `written` of them are mutated: the others may share memory with each other
 STATE           GlobalState field dict: {"grad_mode": True, ...}; source is None
 CODE            the code object of the function at source
 FUNCTION        FunctionSpec: a Python function of this code (or an equal one of the same file) and these globals
@@ -102,6 +103,7 @@ class Guard:
     file: str | None = None  # the user's line that made capture rely on this
     line: int | None = None
     why: str = ""  # one short phrase: "branch on x.shape[0]", "attribute read"
+    written: int | None = None  # of NO_OVERLAP; None: any of the tensors may be mutated
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expected", reference(self.expected) if self.kind == "ID" else weakly(self.expected))

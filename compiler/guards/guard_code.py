@@ -131,7 +131,10 @@ class Lowering:
         if many:  # ALIAS, NO_ALIAS, NO_OVERLAP
             from .python_program import no_overlap
 
-            return self._make("C_" + kind, data=tuple(self.slot[w] for w in where), ask=no_overlap, **common)
+            slots = [self.slot[w] for w in where]
+            if kind == "NO_OVERLAP" and payload is not None:  # a slot below zero: the tensor there is only read
+                slots[payload:] = [~slot for slot in slots[payload:]]
+            return self._make("C_" + kind, data=tuple(slots), ask=no_overlap, **common)
         return self._make(_NAMES.get(kind, "C_" + kind), **_OPERANDS[kind](payload), **common)
 
     def _tensor(self, spec: TensorSpec, common: dict) -> tuple:

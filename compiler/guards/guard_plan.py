@@ -120,7 +120,7 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
         sources: tuple = (guard.source,) if guard.source is not None else ()
         payload = guard.expected
         if guard.kind in ("NO_ALIAS", "NO_OVERLAP"):
-            sources, payload = tuple(guard.expected), None
+            sources, payload = tuple(guard.expected), guard.written
         elif guard.kind == "ALIAS":
             sources, payload = (guard.source, guard.expected), None
         elif guard.kind == "INT_SYMBOL":

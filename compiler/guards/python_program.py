@@ -89,16 +89,23 @@ def _no_alias(values: list[Any]) -> bool:
     return len({id(value) for value in values}) == len(values)
 
 
-def no_overlap(values: list[Any]) -> bool:
+def no_overlap(values: Sequence[Any], written: int | None = None) -> bool:
+    """Whether the first `written` tensors share no memory with each other, nor with one of the rest."""
     spans = []
-    for value in values:
+    for k, value in enumerate(values):
         if not isinstance(value, torch.Tensor) and not is_array(value):
             return False
         lo, hi = memory_range(value)
         if lo != hi:
-            spans.append((lo, hi))
-    spans.sort()
-    return all(span[1] <= b[0] for span, b in zip(spans, spans[1:]))
+            spans.append((lo, hi, written is None or k < written))
+    end_of_all = end_of_written = 0
+    for lo, hi, changes in sorted(spans):
+        if lo < (end_of_all if changes else end_of_written):
+            return False
+        end_of_all = max(end_of_all, hi)
+        if changes:
+            end_of_written = max(end_of_written, hi)
+    return True
 
 
 class PythonGuardProgram:
@@ -227,7 +234,7 @@ _HOLDS: dict[str, Callable[[Any, Any, dict[str, int], Any], bool]] = {
     "PREDICATE": _predicate_holds,
     "ALIAS": lambda value, expected, bindings, func: value[0] is value[1],
     "NO_ALIAS": lambda value, expected, bindings, func: _no_alias(value),
-    "NO_OVERLAP": lambda value, expected, bindings, func: no_overlap(value),
+    "NO_OVERLAP": lambda value, expected, bindings, func: no_overlap(value, expected),
     "STATE": lambda value, expected, bindings, func: all(read_field(key) == wanted for key, wanted in expected.items()),
     "FUNCTION": _same_function,
     "CLASS": lambda value, expected, bindings, func: class_holds(value, expected),

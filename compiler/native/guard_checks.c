@@ -114,13 +114,17 @@ static int check_sizes(Run *r, const Ins *i, PyObject *tensor)
 
 typedef struct { uint64_t lo, hi; int32_t slot; } Span;
 
+/* A slot of C_NO_OVERLAP is stored as its complement where the tensor in it is only read. */
+#define IS_READ(slot) ((slot) < 0)
+#define PLACE(slot) (IS_READ(slot) ? ~(slot) : (slot))
+
 static int by_start(const void *a, const void *b)
 {
     uint64_t x = ((const Span *)a)->lo, y = ((const Span *)b)->lo;
     return (x > y) - (x < y);
 }
 
-/* Whether no two of the spans meet; an empty one meets none. They are sorted, and the instruction's slots with them:
+/* Whether no two of the spans meet, but for two that are only read; an empty one meets none. They are sorted, and the instruction's slots with them:
    the next call, whose tensors mostly lie as this one's, finds them in order. (A training step has thousands.) */
 static int check_apart(Run *r, const Ins *i, void (*span)(PyObject *, Span *))
 {
@@ -132,7 +136,7 @@ static int check_apart(Run *r, const Ins *i, void (*span)(PyObject *, Span *))
     }
     int sorted = 1, yes = HOLDS;
     for (Py_ssize_t k = 0; k < i->n; k++) {
-        span(SLOT(r, slots[k]), &spans[k]);
+        span(SLOT(r, PLACE(slots[k])), &spans[k]);
         spans[k].slot = slots[k];
         sorted &= k == 0 || spans[k - 1].lo <= spans[k].lo;
     }
@@ -141,13 +145,17 @@ static int check_apart(Run *r, const Ins *i, void (*span)(PyObject *, Span *))
         for (Py_ssize_t k = 0; k < i->n; k++)
             slots[k] = spans[k].slot;
     }
-    uint64_t end = 0;
+    uint64_t end_of_all = 0, end_of_written = 0;
     for (Py_ssize_t k = 0; k < i->n && yes == HOLDS; k++) {
-        if (spans[k].lo == spans[k].hi)
+        const Span *s = &spans[k];
+        if (s->lo == s->hi)
             continue;
-        if (spans[k].lo < end)
+        if (s->lo < (IS_READ(s->slot) ? end_of_written : end_of_all))
             yes = FAILED;
-        end = spans[k].hi;
+        if (s->hi > end_of_all)
+            end_of_all = s->hi;
+        if (!IS_READ(s->slot) && s->hi > end_of_written)
+            end_of_written = s->hi;
     }
     if (spans != few)
         PyMem_Free(spans);
@@ -170,16 +178,22 @@ static int check_no_overlap(Run *r, const Ins *i)
     const int32_t *slots = i->data;
     int known = tc_layout.known;
     for (Py_ssize_t a = 0; known && a < i->n; a++) {
-        PyTypeObject *t = Py_TYPE(SLOT(r, slots[a]));
-        known = (t == tc_torch.tensor || t == tc_torch.parameter) && tc_impl(SLOT(r, slots[a])) &&
-                AT(char *, tc_impl(SLOT(r, slots[a])), tc_layout.storage) && tc_itemsize(SLOT(r, slots[a]));
+        PyObject *o = SLOT(r, PLACE(slots[a]));
+        PyTypeObject *t = Py_TYPE(o);
+        known = (t == tc_torch.tensor || t == tc_torch.parameter) && tc_impl(o) &&
+                AT(char *, tc_impl(o), tc_layout.storage) && tc_itemsize(o);
     }
     if (known)
         return check_apart(r, i, span_of_memory);
+    Py_ssize_t written = 0, read = 0;
+    for (Py_ssize_t a = 0; a < i->n; a++)
+        written += !IS_READ(slots[a]);
     PyObject *all = run_hold(r, i) < 0 ? NULL : PyTuple_New(i->n);
-    for (Py_ssize_t a = 0; all && a < i->n; a++)
-        PyTuple_SET_ITEM(all, a, Py_NewRef(SLOT(r, slots[a])));
-    PyObject *answer = all ? PyObject_CallOneArg(i->ask, all) : NULL;
+    for (Py_ssize_t a = 0, first = 0; all && a < i->n; a++) {
+        Py_ssize_t at = IS_READ(slots[a]) ? written + read++ : first++;
+        PyTuple_SET_ITEM(all, at, Py_NewRef(SLOT(r, PLACE(slots[a]))));
+    }
+    PyObject *answer = all ? PyObject_CallFunction(i->ask, "On", all, written) : NULL;
     int yes = answer ? PyObject_IsTrue(answer) : ERROR;
     Py_XDECREF(all);
     Py_XDECREF(answer);

@@ -75,10 +75,10 @@ class ShapeEnv:
             self._by_source[source] = name
         return self.wrap(E.symbol(name))
 
-    def create_int(self, value: int, source: Any) -> "torch.SymInt | int":
-        """A symbol for an int of the program: of 2 or more if it is so now, else of any sign. The plain int where it is
-        a large one: kernels compute with 64 bits."""
-        symint = self.create_symbol(value, source, 2 if value >= 2 else -INT_LIMIT, INT_LIMIT)
+    def create_int(self, value: int, source: Any, signed: bool = False) -> "torch.SymInt | int":
+        """A symbol for an int of the program: of 2 or more if it is so now, else of any sign (`signed`: in any case).
+        The plain int where it is a large one: kernels compute with 64 bits."""
+        symint = self.create_symbol(value, source, 2 if value >= 2 and not signed else -INT_LIMIT, INT_LIMIT)
         self._ints |= E.as_expr(symint).symbol_names()
         return symint
 

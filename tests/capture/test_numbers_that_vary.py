@@ -5,12 +5,15 @@ results, and no more entries than needed.
 from __future__ import annotations
 
 import collections
+import operator
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import tcompile
+from tcompile.compiler.capture.numbers.float_node import ratio_compared
+from tcompile.compiler.symbolic.expr import integer, symbol
 
 X = torch.randn(9, 9)
 TABLE = {2: 1.5, 4: 2.5}
@@ -148,3 +151,45 @@ def write(y, n):
     y[1, 1] = n
     y[2:4] = n
     return y
+
+
+@pytest.mark.parametrize(
+    "quotient",
+    [
+        "min(1, (n + 1) / 5)",
+        "1.0 if (n - 5) / 3 < 0.7 else 2.0",
+        "1.0 if n / 7 <= 1 else 2.0",
+        "1.0 if 0.2 < (n - 3) / 5 <= 0.8 else 2.0",
+        "1.0 if (n + 1) / 5 == 1.2 else 2.0",
+        "1.0 if (n + 1) / 5 != 1.2 else 2.0",
+        "1.0 if (n + 1) / 5 in (0.6, 1.0) else 2.0",
+        "1.0 if -n / 5 >= -1 else 2.0",
+        "1.0 if (n - 5) / 5 else 2.0",
+        "((n - 6) / 10) and 3.0",
+        "min(1, 5 / (n + 1))",
+        "1.0 if n / (n + 3) > 0.7 else 2.0",
+        "sorted([(n + 1) / 5, 1])[0]",
+        "1.0 if n / 5 < 1e300 else 2.0",
+        "1.0 if n / -5 < -1 else 2.0",
+        "1.0 if x.shape[0] / 5 > 1.5 else n / 3",
+    ],
+)
+def test_a_quotient_that_is_compared(quotient):
+    """A learning rate that grows for the first steps was wrong from the step on at which it should have stayed."""
+    scope: dict = {}
+    exec(f"def fn(x, n):\n    return x * ({quotient})", scope)
+    fn = scope["fn"]
+    compiled = tcompile.compile(fn)
+    for n in (3, 2, 4, 5, 6, 7, 8, 9, 12, 5, 2):
+        x = X[: n % 8 + 2]
+        torch.testing.assert_close(compiled(x, n), fn(x, n), msg=f"{quotient}, n = {n}")
+
+
+@pytest.mark.parametrize("divisor", [3, 5, 7, 10, 49, 1000, 10**9 + 7])
+@pytest.mark.parametrize("c", [0.1, 1 / 3, 0.7, 1.0, 2.5, 1e6 + 0.1, -0.3])
+def test_integers_stand_for_a_comparison_of_a_quotient(divisor, c):
+    a, near = symbol("s0"), round(c * divisor)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        predicate = ratio_compared(name, a, integer(divisor), c)
+        for n in (*range(near - 5, near + 6), 0, 10**15, -(10**15)):
+            assert bool(predicate.eval({"s0": n})) is getattr(operator, name)(n / divisor, c), (name, n)

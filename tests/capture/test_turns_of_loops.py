@@ -128,3 +128,88 @@ def test_the_last_batch_of_slices_is_like_the_others():
     captured = run(text, ours)
     assert sum("<loop" in name for name in captured) == 1, captured
     torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+
+
+WARM_UP = """
+optimizer = torch.optim.SGD(model.parameters(), 0.3)
+for step in range(9):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.3 * min(1, (step + 1) / 5)
+    loss = (model(batches[step % 6]) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    h.append(loss.item())
+"""
+
+
+def test_a_learning_rate_that_grows_at_first_stays_then():
+    plain, ours = names(), names()
+    for space in (plain, ours):
+        torch.manual_seed(0)
+        space["model"] = torch.nn.Linear(8, 4)
+    exec(WARM_UP, plain)
+    run(WARM_UP, ours)
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+    assert ours["optimizer"].param_groups[0]["lr"] == plain["optimizer"].param_groups[0]["lr"] == 0.3
+
+
+WINDOWS = """
+def windows(n):
+    starts = torch.randint(len(data) - 8, (n,))
+    return torch.stack([data[i : i + 8] for i in starts])
+
+for step in range(12):
+    loss = (model(windows(6)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 4 == 0:
+        h.append(loss.item())
+"""
+
+
+def test_windows_that_overlap_now_and_then_are_one_program():
+    """With the break in a function, the loop's number is a global for what goes on in the cell: no constant."""
+    plain, ours = names(), names()
+    for space in (plain, ours):
+        torch.manual_seed(0)
+        space["data"], space["model"] = torch.randn(50), torch.nn.Linear(8, 4)
+        space["optimizer"] = torch.optim.Adam(space["model"].parameters(), 0.1)
+        state = torch.get_rng_state()
+    exec(WINDOWS, plain)
+    torch.set_rng_state(state)
+    recompiled = []
+    with events.listen(lambda e: recompiled.append(e.failures[0].got_text) if e.kind == "recompile" else None):
+        run(WINDOWS, ours)
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-4, atol=1e-5)
+    assert len(recompiled) == 1 and "% 4" in recompiled[0], recompiled
+
+
+EPOCHS = """
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model.scale = None
+for epoch in range(3):
+    for i in range(0, 24, 8):
+        if model.scale is None:
+            model.scale = torch.ones(())
+        loss = (model(data[i : i + 8]) ** 2).mean() * model.scale
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    h.append(loss.item())
+"""
+
+
+def test_an_inner_loop_begins_at_0_again():
+    """What the first turn sets up is met twice, with and without, and not a third time where `i` is 0 again."""
+    plain, ours = names(), names()
+    for space in (plain, ours):
+        torch.manual_seed(0)
+        space["model"], space["data"] = torch.nn.Linear(8, 4), torch.cat(space["batches"])
+    exec(EPOCHS, plain)
+    recompiled = []
+    with events.listen(lambda e: recompiled.append(e.failures[0].got_text) if e.kind == "recompile" else None):
+        run(EPOCHS, ours)
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+    assert len(recompiled) == 1 and "scale" in recompiled[0], recompiled

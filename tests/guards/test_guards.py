@@ -585,6 +585,31 @@ def test_alias_and_overlap(make):
     assert holds(p, torch.from_numpy(n), torch.from_numpy(n)) == 0  # two storages over one memory
 
 
+def test_what_is_only_read_may_overlap(make):
+    """The windows of a data set that a batch is made of share memory now and then."""
+    z, data, w = S.local(2, "z"), torch.randn(8), torch.randn(4)
+    p = make([Guard(None, "NO_OVERLAP", (X, Y, z), written=1)], 3)
+    assert holds(p, w, data[:4], data[4:]) == -1
+    assert holds(p, w, data[:4], data[2:6]) == -1
+    assert holds(p, w, data[2:6], data[:4]) == -1
+    assert holds(p, w, data, data[3:4]) == -1
+    for read in (w, w[:1], w[3:]):
+        assert holds(p, w, data[:4], read) == 0
+        assert holds(p, w, read, data[:4]) == 0
+    # a long one that is read, and a short one in it, before the one that is written
+    assert holds(p, data[6:7], data[:7], data[1:2]) == 0
+    assert holds(p, data[6:7], data[1:2], data[:7]) == 0
+    assert holds(p, data[6:7], data[1:2], data[:6]) == -1
+    p = make([Guard(None, "NO_OVERLAP", (X, Y, z), written=2)], 3)
+    assert holds(p, w, data[:4], data[2:6]) == 0 and holds(p, w, data[:4], data[4:]) == -1
+    import numpy
+
+    n = numpy.zeros(6, dtype="float32")
+    p = make([Guard(None, "NO_OVERLAP", (X, Y, z), written=1)], 3)
+    assert holds(p, w, torch.from_numpy(n), torch.from_numpy(n)) == -1
+    assert holds(p, torch.from_numpy(n), w, torch.from_numpy(n)) == 0
+
+
 def test_overlap_among_many(make):
     """A training step has thousands of tensors: what is compared grows as their number does, and the order in which
     they lie may change.

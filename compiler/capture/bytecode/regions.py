@@ -32,7 +32,7 @@ from .version import NULL_FIRST
 
 __all__ = ["LOOP_ITEM", "CannotOutline", "Exit", "RegionSpec", "Plan", "make_region", "emit_region_call"]
 
-LOOP_ITEM = "__value"  # the parameter of a loop's turn that is the loop's item
+LOOP_ITEM = "__value"  # the parameter of a loop's turn that is its item; in inner loops with underscores behind it
 _SETS = SLOT_CHANGES - SLOT_CELLS  # a local: to a value, or to nothing
 
 

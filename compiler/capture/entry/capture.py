@@ -18,9 +18,9 @@ from ...base.break_errors import set_errors
 from ...graph.captured import CapturedGraph
 from ...guards import source as S
 from ...guards.guard import Guard
+from ...guards.python_program import no_overlap
 from ...guards.source import Source
 from ...guards.state import DEFAULT_FIELDS, read_state
-from ...guards.tensors import memory_range
 from ...graph.torch_modes import TorchModes, autocast_nesting
 from ...ops.conjugates import without_bits
 
@@ -98,6 +98,7 @@ class CaptureOptions:
     dynamic_dims   Source of a tensor -> its dimensions that are symbols
     dynamic_strides  Source of a tensor -> strides that are symbols, where they follow from no size
     dynamic_ints   Sources of ints that are symbols
+    signed_ints    those of them that are symbols of any value, though they are 2 or more now
     unread         Sources of the lengths of containers that no entry reads as a whole: they had too many lengths, or
                    are keyed by addresses
     dynamic_floats Sources of floats that are inputs of the graph; None: no float is one, whatever `dynamic` says
@@ -136,6 +137,7 @@ class CaptureOptions:
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_strides: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()
+    signed_ints: Any = frozenset()
     unread: Any = frozenset()
     dynamic_floats: Any = frozenset()
     dynamic_texts: Any = frozenset()
@@ -690,26 +692,26 @@ class _Attempt:
                 if i.kind == "tensor" and i.source is not None and i.source.kind != "scalar"
             ]
             changed = [(i, e) for i, e, w in tensors if w]
-            for read in _apart([(i, e) for i, e, w in tensors if not w and not i.static]) if changed else ():
-                together = changed + read
-                if len(together) > 1:
-                    if _overlap([e for _, e in together]):
-                        self._train_natively("tensors that share memory are changed in place")
-                    guards.append(
-                        Guard(
-                            None,
-                            "NO_OVERLAP",
-                            tuple(
-                                i.source.base
-                                if i.source.kind in ("plain", "array") or i.source.key is without_bits
-                                else world.guarded_as.get(i.source, i.source)
-                                for i, _ in together
-                            ),
-                            None,
-                            None,
-                            "a tensor is changed in place",
-                        )
+            together = changed + [(i, e) for i, e, w in tensors if not w and not i.static]
+            if changed and len(together) > 1:
+                if not no_overlap([e for _, e in together], len(changed)):
+                    self._train_natively("tensors that share memory are changed in place")
+                guards.append(
+                    Guard(
+                        None,
+                        "NO_OVERLAP",
+                        tuple(
+                            i.source.base
+                            if i.source.kind in ("plain", "array") or i.source.key is without_bits
+                            else world.guarded_as.get(i.source, i.source)
+                            for i, _ in together
+                        ),
+                        None,
+                        None,
+                        "a tensor is changed in place",
+                        len(changed),
                     )
+                )
         guards += self._different_targets()
         guards += class_guards(world.class_lookups, world.made)
         if graph is not None or world.tensors:
@@ -739,21 +741,3 @@ class _Attempt:
             if len(same) > 1:
                 guards.append(Guard(None, "NO_ALIAS", same, None, None, "one of them is changed"))
         return guards
-
-
-def _apart(inputs: list[tuple[Any, torch.Tensor]]) -> list[list]:
-    """Inputs that are only read in groups (one at least) without overlap: those may share memory with each other."""
-    groups: list[list] = [[]]
-    for one in inputs:
-        group = next((g for g in groups if not _overlap([*(e for _, e in g), one[1]])), None)
-        if group is None:
-            groups.append([one])
-        else:
-            group.append(one)
-    return groups
-
-
-def _overlap(tensors: list[torch.Tensor]) -> bool:
-    """Whether the memory of two of them meets."""
-    spans = sorted(span for span in map(memory_range, tensors) if span[0] != span[1])
-    return any(span[1] > b[0] for span, b in zip(spans, spans[1:]))

@@ -331,7 +331,9 @@ class World:
         )
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
-        symint = self.env.create_int(value, source) if self._varies(source, value, self.opts.dynamic_ints) else value
+        symint: Any = value
+        if self._varies(source, value, self.opts.dynamic_ints):
+            symint = self.env.create_int(value, source, signed=source in self.opts.signed_ints)
         if isinstance(symint, int):
             self.guard(source, "EQUALS", value, why)
             return value

@@ -19,8 +19,9 @@ from ...symbolic import expr as E
 from ...symbolic.node import SymNode
 from ..machine.signals import Break
 
-__all__ = ["FloatNode", "computed", "is_power_of_two", "refuse_compared"]
+__all__ = ["FloatNode", "computed", "is_power_of_two", "ratio_compared", "refuse_compared"]
 
+_EXACT = float(1 << 50)  # integers up to it are floats, and so are their neighbours
 _MOST_POWER = 8.0  # no size to that power is infinite
 _NEVER_NEGATIVE = (abs, math.exp, math.sqrt, math.hypot)
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -157,10 +158,11 @@ class FloatNode(SymNode):
     # ---- comparisons
     def _fact(self, name: str, other: SymNode) -> SymNode:
         c, compare = _constant(other), _COMPARISONS[name]
-        if self.source.kind == "ratio" and c is not None and math.isfinite(c) and is_power_of_two(self.source.key[1]):
-            p, q = c.as_integer_ratio()  # nothing is rounded: a comparison of integers
-            return SymNode(getattr(E, name)(self.source.key[0] * q, self.source.key[1] * p), self.env, bool)
-        if c is None or self.source.kind in ("calc", "computed", "drawn"):
+        if self.source.kind == "ratio" and c is not None and math.isfinite(c):
+            predicate = ratio_compared(name, *self.source.key, c)
+            if predicate is not None:
+                return SymNode(predicate, self.env, bool)
+        if c is None or self.source.kind in ("ratio", "calc", "computed", "drawn"):
             return self.wrap_bool(compare(self._number(), other._number()))
         outcome = compare(self.expr, c)
         self.env.float_fact(self.source, (name, c, outcome))
@@ -190,6 +192,35 @@ class FloatNode(SymNode):
 
     def guard_bool(self, file: str, line: int) -> bool:
         return self.bool_()
+
+
+def ratio_compared(name: str, a: E.Expr, b: E.Expr, c: float) -> E.Expr | None:
+    """What a comparison of `a / b` with a constant says of the integers; None where their values are needed."""
+    if is_power_of_two(b):  # nothing is rounded
+        p, q = c.as_integer_ratio()
+        predicate: E.Expr = getattr(E, name)(a * q, b * p)
+        return predicate
+    if not b.is_const or b.value <= 0 or abs(c) * b.value > _EXACT:
+        return None
+    # A quotient grows with its numerator, however it is rounded: `a / b >= c` from one numerator on.
+    from_c, above_c = _first_numerator(operator.ge, b.value, c), _first_numerator(operator.gt, b.value, c)
+    found: dict[str, Callable[[], E.Expr]] = {
+        "ge": lambda: E.ge(a, from_c),
+        "lt": lambda: E.lt(a, from_c),
+        "gt": lambda: E.ge(a, above_c),
+        "le": lambda: E.lt(a, above_c),
+        "eq": lambda: E.and_(E.ge(a, from_c), E.lt(a, above_c)),
+        "ne": lambda: E.or_(E.lt(a, from_c), E.ge(a, above_c)),
+    }
+    return found[name]()
+
+
+def _first_numerator(compare: Callable[[float, float], bool], divisor: int, c: float) -> int:
+    """The least integer whose quotient compares so with `c`: by rounding it is next to the product at most."""
+    numerator = math.floor(c * divisor) - 2
+    while not compare(numerator / divisor, c):
+        numerator += 1
+    return numerator
 
 
 def computed(f: Callable[..., float], *operands: SymNode) -> Any:
