@@ -228,7 +228,7 @@ class HookEngine(Engine):
         call, served = tuple(map(id, args)), sum(entry.hits for entry in cache.entries)
         waited = state.waited == self.generation
         known = waited and state.waits_for == call
-        if waited and not known and not (first_step and served > state.served):
+        if waited and not known and not (first_step and served != state.served):  # (a renamed entry counts anew)
             return False
         # What resumes a frame meets a call first, and the hook meets the frame that this starts.
         state.waits_for = None if known else call

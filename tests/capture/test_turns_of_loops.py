@@ -111,6 +111,30 @@ for fold in range(4):
     assert captured[1:] == [[], [], []]
 
 
+def test_each_first_step_of_a_run_waits_where_the_class_is_defined_anew():
+    """The entry is renamed in the first of them, and counts its calls from 0 again."""
+    text = f"""
+class Net(torch.nn.Linear):
+    pass
+
+for fold in range(4):
+    torch.manual_seed(fold)
+    model = Net(8, 1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for epoch in range(2):
+{textwrap.indent(STEPS, " " * 8)}
+    h.append(loss.item())
+"""
+    plain, ours = names(), names()
+    captured = []
+    for _ in range(4):
+        exec(text, plain)
+        captured.append(run(text, ours))
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+    assert captured[1:] == [[], [], []]
+
+
+
 def test_an_id_that_each_run_makes_anew_is_asked_outside():
     space = names()
     space["kept"], space["Key"] = [], type("Key", (), {})  # (kept: no two runs have one address)
