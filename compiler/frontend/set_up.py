@@ -46,9 +46,10 @@ _DRAWS = frozenset(
     full_like rand_like randn_like empty_like randint_like
     """.split()
 )  # those that make tensors: data that the cell draws
+_NUMPY_DRAWS = frozenset("normal uniform integers standard_normal random exponential".split())  # of a generator
 _PREPARES = frozenset(
     """
-    abs argmax clamp clip clone contiguous cos cat cumsum detach exp expand flatten float bool int long double half log
+    abs argmax astype clamp clip clone contiguous cos cat cumsum detach exp expand flatten float bool int long double half log
     max mean min norm permute pow relu repeat requires_grad_ reshape round sigmoid sign sin softmax sqrt square squeeze
     stack std sum tanh t to tolist transpose type type_as unsqueeze view where
     """.split()
@@ -66,6 +67,7 @@ _METHODS = frozenset(
     numel size dim normal uniform integers standard_normal permutation shuffle choice astype
     """.split()
 )  # that set something up, count, draw numpy's numbers, copy or cast, whatever they are called on
+_GIVE_TEXT = frozenset("format join strip lower upper replace title capitalize removeprefix removesuffix".split())
 _COUNTS = frozenset(("numel", "size", "dim"))  # methods, and functions below, that give whole numbers
 _TO_NUMBERS = frozenset(("len", "int", "float"))
 _NUMBERS = (int, float, complex, bool)
@@ -161,6 +163,10 @@ class _Scope:
         if isinstance(value, ast.Lambda):
             self.bound[target.id] = value
             return False
+        if (texts := self._are_texts(value)) or self._is_text(value):
+            works = self.works(value)
+            self.bound[target.id] = _Made(_Texts if texts else str)
+            return works
         if self.works(value):
             return True
         if self.prepared.may and self._steps(value) is not None:
@@ -176,6 +182,20 @@ class _Scope:
     def _loop(self, node: Any) -> bool:
         self.prepared.loops += 1
         works = self.any_works(ast.iter_child_nodes(node))
+        self.prepared.loops -= 1
+        return works
+
+    def _comprehension(self, node: Any) -> bool:
+        """What is made of each item, which is known when the places that items come from are."""
+        self.prepared.loops += 1
+        works = self.any_works(node.generators)
+        for generator in node.generators:
+            source, name = generator.iter, getattr(generator.target, "id", None)
+            ranges = isinstance(source, ast.Call) and self._found(source.func) is range
+            if name is not None and (ranges or self._is_text(source) or self._are_texts(source)):
+                self.bound[name] = _Made(int if ranges else str)
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        works = works or any(self.works(part) for part in parts)
         self.prepared.loops -= 1
         return works
 
@@ -198,8 +218,10 @@ class _Scope:
     def _steps_of_call(self, node: ast.Call) -> int | None:
         found, name = self._found(node.func), getattr(node.func, "attr", "")
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if isinstance(found, (types.BuiltinFunctionType, types.FunctionType)):
-            if (found.__module__ or "torch").partition(".")[0] != "torch":
+        if found is _UNKNOWN and name in _NUMPY_DRAWS:
+            return 0 if self._is_small(given) and not self.any_works(given) else None
+        if isinstance(found, (types.BuiltinFunctionType, types.FunctionType)) or _is_numpys(found):
+            if (getattr(found, "__module__", None) or "torch").partition(".")[0] not in ("torch", "numpy"):
                 return None
             if found.__name__ in _DRAWS:
                 return 0 if self._is_small(node.args) and not self.any_works(given) else None
@@ -251,7 +273,8 @@ class _Scope:
 
     def _called(self, node: Any) -> bool:
         given = [*node.args, *(k.value for k in node.keywords)]
-        return not self._sums_counts(node) and self._call(node.func) or self.any_works(given)
+        plain = self._sums_counts(node) or self._are_texts(node)
+        return not plain and self._call(node.func) or self.any_works(given)
 
     def _sums_counts(self, node: Any) -> bool:
         """How many parameters a model has."""
@@ -265,8 +288,39 @@ class _Scope:
 
     def _operator(self, node: ast.AST) -> bool:
         parts = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
-        plain = _is_plain(node, parts) or all(map(self._is_number, parts))
+        lists = (ast.List, ast.ListComp)
+        written = any(isinstance(part, lists) or self._is_text(part) or self._are_texts(part) for part in parts)
+        plain = _tests_identity(node) or written or all(map(self._is_number, parts))
         return not plain or self.any_works(parts)
+
+    def _is_text(self, node: ast.AST) -> bool:
+        """Whether the value is a text, by what is written there and by what names stand for."""
+        if isinstance(node, ast.BinOp):
+            return self._is_text(node.left) or self._is_text(node.right)
+        if isinstance(node, ast.Call):
+            called, function = node.func, self._found(node.func)
+            method = isinstance(called, ast.Attribute) and called.attr in _GIVE_TEXT and self._is_text(called.value)
+            return method or isinstance(called, ast.Name) and function in (chr, str, repr)
+        if isinstance(node, ast.Name):
+            found = self._found(node)
+            return (found.cls if type(found) is _Made else type(found)) is str
+        return _is_text(node)
+
+    def _are_texts(self, node: ast.AST) -> bool:
+        """Whether the value is a list of texts: words, letters, names."""
+        if isinstance(node, ast.List):
+            return bool(node.elts) and all(map(self._is_text, node.elts))
+        if isinstance(node, ast.BinOp):
+            return self._are_texts(node.left)
+        if isinstance(node, ast.Subscript):
+            return isinstance(node.slice, ast.Slice) and self._are_texts(node.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            return node.func.attr in ("split", "splitlines") and self._is_text(node.func.value)
+        if isinstance(node, ast.Call):  # `sorted(set(text))`
+            item = node.args[0] if len(node.args) == 1 and not node.keywords else None
+            makes = isinstance(node.func, ast.Name) and self._found(node.func) in (sorted, set, list)
+            return makes and item is not None and (self._is_text(item) or self._are_texts(item))
+        return isinstance(node, ast.Name) and self._found(node) == _Made(_Texts)
 
     def _sign(self, node: Any) -> bool:
         return not isinstance(node.op, ast.Not) and not self._is_number(node.operand) or self.works(node.operand)
@@ -289,7 +343,8 @@ class _Scope:
         return isinstance(node, ast.Constant)
 
     def _item(self, node: Any) -> bool:
-        return not _is_text(node.slice) or self.works(node.value)
+        plain = self._is_text(node.slice) or self._are_texts(node.value)
+        return not plain or self.any_works([node.value, node.slice])
 
     def _attribute(self, node: Any) -> bool:
         return node.attr in ("T", "mT", "H", "mH") or self.works(node.value)
@@ -301,7 +356,8 @@ class _Scope:
         found = self._found(func)
         if found is not _UNKNOWN:
             return self._is_work(found)
-        return not (isinstance(func, ast.Attribute) and func.attr in _METHODS) or self.works(func.value)
+        known = isinstance(func, ast.Attribute) and (func.attr in _METHODS or self._is_text(func.value))
+        return not known or self.works(func.value)  # type: ignore[attr-defined]
 
     def _found(self, node: ast.expr) -> Any:
         """What a name or a dotted name stands for, without running anything."""
@@ -396,7 +452,12 @@ _RULES: dict[type, Callable[[_Scope, Any], bool]] = {
     ast.Subscript: _Scope._item,
     ast.Attribute: _Scope._attribute,
     **dict.fromkeys((ast.For, ast.While), _Scope._loop),
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), _Scope._comprehension),
 }
+
+
+class _Texts:
+    """A list of texts."""
 
 
 class _Library:
@@ -448,12 +509,16 @@ def _is_of_python(found: Any) -> bool:
     return type(found) is types.MethodType and found.__func__.__module__ in sys.stdlib_module_names
 
 
+def _is_numpys(found: Any) -> bool:
+    """Whether something is a function of numpy's on arrays, of a class of its own."""
+    return type(found).__module__ == "numpy" and type(getattr(found, "__name__", None)) is str
+
+
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
 
 
-def _is_plain(node: ast.AST, parts: list[ast.expr]) -> bool:
-    """Whether an operator of Python has nothing to do with tensors: lists and texts that are written there, `is`."""
-    if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
-        return True
-    return any(_is_text(part) or isinstance(part, (ast.List, ast.ListComp)) for part in parts)
+def _tests_identity(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare) and all(
+        isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops
+    )

@@ -188,6 +188,13 @@ class Fitter:
 
 
 SET_UP = {
+    "letters": "text = 'some letters ' * 4\nletters = sorted(set(text))\nnumbers = {c: i for i, c in enumerate(letters)}\n"
+    "data = torch.tensor([numbers[c] for c in text])",
+    "words": "words = ['[PAD]', '[UNK]'] + [chr(97 + i) + chr(97 + j) for i in range(3) for j in range(3)] + 'a b'.split()\n"
+    "rest = words[2:]\ntexts = [' '.join(rest[(i * 7 + j) % 8] for j in range(3)) for i in range(4)]",
+    "numpy's data": "import numpy as np\ndef f(): pass\nrng = np.random.default_rng(0)\n"
+    "a = rng.normal(size=(300, 10)).astype('float32')\nb = (a[:, 0] * a[:, 1] > 0).astype('int64')\n"
+    "t = np.linspace(0, 5, 200)\nu = 2.5 * np.exp(-1.3 * t) + 0.05 * rng.normal(size=200)\nv = torch.from_numpy(u)",
     "draws": "import torch\ntorch.manual_seed(0)\nx = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))",
     "a model": "net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).to('cpu')\nnet.eval()",
     "definitions": "class Net(torch.nn.Module):\n    def forward(self, x): return x + 1\ndef f(x): return x * 2\nn = Net()",
@@ -238,6 +245,12 @@ WORK = {
     "a product of what it draws": "def f(): pass\nx = torch.randn(4, 4)\ny = x @ x",
     "data in a loop": "def f(): pass\nx = torch.randn(4)\nfor i in range(3): x = x * 2",
     "a lambda's body": "f = lambda v: v * 2\ny = f(x)",
+    "items of tensors": "y = [v[0] for v in x]",
+    "a list of tensors": "xs = [x, x]\ny = xs[0] @ xs[1]",
+    "numpy's product": "def f(): pass\nimport numpy as np\na = np.ones((4, 4))\nb = a @ a",
+    "much of numpy's": "def f(): pass\nimport numpy as np\na = np.ones(4)\nb = " + " + ".join(["np.sin(a)"] * 9),
+    "a name of a text and of a tensor": "c = 'a'\nc = x\ny = c * 2",
+    "numbers of a tensor": "y = [n * 2 for n in x]",
     "recursion": "def f(n): return f(n)\nf(1)",
 }
 

@@ -134,7 +134,6 @@ for fold in range(4):
     assert captured[1:] == [[], [], []]
 
 
-
 def test_an_id_that_each_run_makes_anew_is_asked_outside():
     space = names()
     space["kept"], space["Key"] = [], type("Key", (), {})  # (kept: no two runs have one address)
