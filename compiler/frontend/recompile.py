@@ -28,7 +28,6 @@ from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
 from ..guards.source import Source, attr, count, dict_value, glob, item, local, where_number
 from ..guards.source_values import Unreachable, instance_dict, length
-from ..symbolic.terms import is_signed
 
 __all__ = [
     "FrameState",
@@ -416,7 +415,7 @@ def _learn_tensor(state: FrameState, guard: Guard, func: Any, args: tuple) -> No
 
 def _learn_sign(state: FrameState, g: Guard, func: Any, args: tuple) -> None:
     """The item of a loop that was 0 in its first turn is so again when the loop runs anew."""
-    if g.source is not None and is_signed(g.expected.name):
+    if g.source is not None and g.takes_any_number:
         state.signed_ints.add(g.source)
 
 

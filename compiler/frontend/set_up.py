@@ -49,9 +49,9 @@ _DRAWS = frozenset(
 _NUMPY_DRAWS = frozenset("normal uniform integers standard_normal random exponential".split())  # of a generator
 _PREPARES = frozenset(
     """
-    abs argmax astype clamp clip clone contiguous cos cat cumsum detach exp expand flatten float bool int long double half log
-    max mean min norm permute pow relu repeat requires_grad_ reshape round sigmoid sign sin softmax sqrt square squeeze
-    stack std sum tanh t to tolist transpose type type_as unsqueeze view where
+    abs argmax astype clamp clip clone contiguous cos cat cumsum detach exp expand flatten float bool int long
+    double half log max mean min norm permute pow relu repeat requires_grad_ reshape round sigmoid sign sin
+    softmax sqrt square squeeze stack std sum tanh t to tolist transpose type type_as unsqueeze view where
     """.split()
 )  # functions of torch, and methods of tensors, that prepare data
 PREPARED, MOST_ELEMENTS = 12, 1 << 18

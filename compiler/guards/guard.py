@@ -45,6 +45,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..symbolic.terms import is_signed
 from .source import Source
 from .weak import Weak, bare_code, reference, weakly
 
@@ -107,6 +108,11 @@ class Guard:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expected", reference(self.expected) if self.kind == "ID" else weakly(self.expected))
+
+    @property
+    def takes_any_number(self) -> bool:
+        """Whether an INT_SYMBOL holds for numbers below 2, too."""
+        return self.kind == "INT_SYMBOL" and is_signed(self.expected.name)
 
 
 @dataclass
