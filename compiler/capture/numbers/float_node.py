@@ -159,7 +159,8 @@ class FloatNode(SymNode):
     def _fact(self, name: str, other: SymNode) -> SymNode:
         c, compare = _constant(other), _COMPARISONS[name]
         if self.source.kind == "ratio" and c is not None and math.isfinite(c):
-            predicate = ratio_compared(name, *self.source.key, c)
+            numerator, divisor = self.source.key
+            predicate = ratio_compared(name, numerator, divisor, c)
             if predicate is not None:
                 return SymNode(predicate, self.env, bool)
         if c is None or self.source.kind in ("ratio", "calc", "computed", "drawn"):
