@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, Callable
 
 __all__ = [
+    "REST",
     "cell_name",
     "cell_number",
     "frame_line",
@@ -21,6 +22,8 @@ __all__ = [
     "stage_name",
     "users_name",
 ]
+
+REST = "rest_of_"  # how the parameter begins that holds what follows a break in a function that was called
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None

@@ -13,6 +13,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ..base.figures import plural, with_article
+from ..base.labels import REST
 from ..base.unbound import UNBOUND
 from ..symbolic.env import INT_LIMIT
 from ..symbolic.expr import is_signed
@@ -252,6 +253,9 @@ def _plain_value(value: Any) -> Any:
 
 
 TO_TENSOR = "make it a 0-dim tensor:"  # how the remedy begins of a number that varies
+_OTHER_WAY = (
+    "no change is needed: each way on after a break has its own entry, and without the break there is one graph for all"
+)
 DEFINED_AGAIN = "no change is needed: the {0} was defined again when the cell ran, and now differs"
 
 
@@ -397,6 +401,8 @@ def _float_words(failure: GuardFailure, name: str, value: Any, expected: Any) ->
 
 
 def _function_words(failure: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    if name.startswith(REST):  # a call chose another way on: nobody defined anything anew
+        return "one way on", "another", _OTHER_WAY
     hint = "define the function once; each body that it gets has its own entry"
     if not isinstance(value, types.FunctionType):
         return f"`{name}` was a function", f"`{name}` is {brief(value)}", hint

@@ -13,7 +13,9 @@ typedef struct {
 
 int tc_tracing;
 static Row *rows;
-static Py_ssize_t n_rows, room, lost;
+static Py_ssize_t n_rows, room, most_rows, lost;
+
+#define FIRST_ROOM 1024           /* rows; it doubles where they are full */
 
 int64_t tc_trace_now(void)
 {
@@ -22,9 +24,21 @@ int64_t tc_trace_now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* Room for twice as many rows, as far as they are allowed and there is memory. */
+static int more_room(void)
+{
+    Py_ssize_t wanted = room > most_rows / 2 ? most_rows : 2 * room;
+    Row *larger = wanted > room ? PyMem_Realloc(rows, (size_t)wanted * sizeof *rows) : NULL;
+    if (larger == NULL)
+        return 0;
+    rows = larger;
+    room = wanted;
+    return 1;
+}
+
 void tc_trace_add(int kind, PyObject *what, int index, int64_t begin)
 {
-    if (!tc_tracing || n_rows == room) {
+    if (!tc_tracing || (n_rows == room && !more_room())) {
         lost += tc_tracing;
         return;
     }
@@ -37,7 +51,7 @@ static void forget(void)
     Row *old = rows;
     Py_ssize_t n = n_rows;
     rows = NULL;
-    n_rows = room = lost = 0;
+    n_rows = room = most_rows = lost = 0;
     for (Py_ssize_t i = 0; i < n; i++)
         Py_XDECREF(old[i].what);
     PyMem_Free(old);
@@ -58,9 +72,12 @@ static PyObject *trace_start(PyObject *module, PyObject *arg)
         return NULL;
     }
     forget();
-    if ((rows = PyMem_Calloc((size_t)most, sizeof *rows)) == NULL)
+    room = most < FIRST_ROOM ? most : FIRST_ROOM;
+    if ((rows = PyMem_Malloc((size_t)room * sizeof *rows)) == NULL) {
+        room = 0;
         return PyErr_NoMemory();
-    room = most;
+    }
+    most_rows = most;
     tc_tracing = 1;
     Py_RETURN_NONE;
 }

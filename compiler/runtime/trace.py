@@ -8,7 +8,8 @@ covers is Python, torch's autograd engine, and the rest. Plans that run as Pytho
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Callable
 
 from ..fusion.schedule import Extern, Launch
@@ -40,14 +41,25 @@ class Span:
 
 @dataclass
 class Trace:
-    """The spans of one call, parents before what lies in them; the first is the call. `lost`: rows without room."""
+    """What the clock wrote down in one call. `lost`: rows without room."""
 
-    spans: list[Span] = field(default_factory=list)
+    rows: list[tuple]
+    begin: int  # nanoseconds
+    end: int
     lost: int = 0
 
     @property
     def seconds(self) -> float:
-        return self.spans[0].seconds if self.spans else 0.0
+        return (self.end - self.begin) * 1e-9
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Parents before what lies in them; the first is the call. Made when asked for: of many traced calls one is
+        looked at."""
+        rows = sorted(self.rows, key=lambda r: (r[3], -r[4]))
+        spans = [Span("call", "", 0.0, self.seconds)]
+        spans += [s for s in (_span(row, self.begin) for row in rows) if s is not None]
+        return _nested(spans)
 
 
 def available() -> bool:
@@ -73,9 +85,7 @@ def trace(run: Callable[[], Any], most: int = MOST_ROWS) -> Trace:
     finally:
         end = time.perf_counter_ns()
         rows, lost = native.trace_stop()
-    spans = [Span("call", "", 0.0, (end - begin) * 1e-9)]
-    spans += [s for s in (_span(row, begin) for row in sorted(rows, key=lambda r: (r[3], -r[4]))) if s is not None]
-    return Trace(_nested(spans), lost)
+    return Trace(rows, begin, end, lost)
 
 
 def _span(row: tuple, origin: int) -> Span | None:

@@ -74,3 +74,41 @@ def test_a_break_in_library_code_that_costs_nothing_is_no_finding():
         assert r.graph_breaks[0].harmless == excused
         assert r.summary.status == ("compiled" if excused else "partly")
         assert not any(f.severity == "warning" for f in r.findings) or not excused
+
+
+def test_another_way_on_after_a_break_is_no_function_that_was_defined_again():
+    def energy(x):
+        h = torch.tanh(x)
+        if h.sum() > 0:
+            h = h + 1
+        print(float(h.mean()))
+        return h * h
+
+    @tcompile.compile
+    def f(x):
+        return energy(x) + 1
+
+    with tcompile.record() as builder:
+        for x in (torch.ones(4), -torch.ones(4)):
+            f(x)
+    report = builder.report()
+    told = [c for c in report.recompiles if c.kind == "FUNCTION"]
+    assert [c.source for c in told] == ["what follows a break in energy"]
+    assert told[0].suggestion.startswith("no change is needed: each way on")
+    assert "rest_of" not in str(report) and not any("rest_of" in g.text for g in report.guards)
+    assert not [a for a in report.answers if a.action and "define" in a.action]
+
+
+def test_the_remedy_for_bins_ends_no_graph():
+    with tcompile.record() as builder:
+        tcompile.compile(lambda x: torch.bincount(x, minlength=4).clamp(min=1) * 2)(torch.tensor([0, 1, 1]))
+    (told,) = builder.report().graph_breaks
+    assert "torch.zeros(bins).index_add(0, x, torch.ones(len(x)))" in told.remedy
+
+    def counts(x, bins):
+        return torch.zeros(bins).index_add(0, x, torch.ones(len(x))).clamp(min=1) * 2
+
+    with tcompile.record() as builder:
+        compiled = tcompile.compile(counts, fullgraph=True)
+        torch.testing.assert_close(compiled(torch.tensor([0, 1, 1]), 4), torch.tensor([2.0, 4, 2, 2]))
+    assert not builder.report().graph_breaks

@@ -77,7 +77,7 @@ CAUSES: tuple[Cause, ...] = (
         "item",
         r"bincount|histc",
         "{name}() gives a number of bins that depends on the values",
-        "pass minlength= and cut, or use scatter_add into a tensor of fixed size",
+        "add ones up in a tensor of fixed size: torch.zeros(bins).index_add(0, x, torch.ones(len(x)))",
     ),
     Cause(
         "item",
@@ -164,7 +164,7 @@ CAUSES: tuple[Cause, ...] = (
         "data_dependent_shape",
         r"bincount|histc",
         "{name}() gives a number of bins that depends on the values",
-        "pass minlength= and cut, or use scatter_add into a tensor of fixed size",
+        "add ones up in a tensor of fixed size: torch.zeros(bins).index_add(0, x, torch.ones(len(x)))",
     ),
     Cause(
         "data_dependent_shape",

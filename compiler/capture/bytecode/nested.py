@@ -12,6 +12,7 @@ import functools
 from types import CodeType, FunctionType
 from typing import Any, Callable
 
+from ...base.labels import REST
 from .instructions import decode
 from .memo import CodeMemo
 from .splice import Param, Splice
@@ -77,7 +78,7 @@ def link(rest: Suspended) -> tuple[FunctionType, list[Any]]:
 
 def _rest_of(code: CodeType) -> str:
     """A parameter's name, which guards and their failures show."""
-    return "rest_of_" + code.co_name.strip("<>")
+    return REST + code.co_name.strip("<>")
 
 
 def _link_code(outer: CodeType, hole: int, inner: CodeType) -> CodeType:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any, Callable, Collection, Iterable, Sequence
 
+from ...base.labels import REST
 from .assemble import assemble
 from .flow import EXC, LASTI, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
@@ -248,7 +249,7 @@ def goes_on_at(code: CodeType) -> int | None:
     """The line at which a resume function goes on (0: not known); None where `code` is none. What goes on in a function
     that was part of its caller's graph takes the caller's rest as its first argument (see nested.py)."""
     first = code.co_varnames[: code.co_argcount][:1]
-    return _resume_codes.get(code, 0 if first and first[0].startswith("rest_of_") else None)
+    return _resume_codes.get(code, 0 if first and first[0].startswith(REST) else None)
 
 
 def raising(function: FunctionType, error: BaseException) -> FunctionType | None:
