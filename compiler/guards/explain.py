@@ -274,6 +274,12 @@ def _defined_again(old: Any, new: Any) -> bool:
     )
 
 
+def _is_rerun(old: types.CodeType, new: types.CodeType) -> bool:
+    """Whether two codes are definitions of one function in two texts: each run of a cell that was edited has its own."""
+    named = old.co_qualname == new.co_qualname and "<" not in old.co_qualname
+    return named and old.co_filename != new.co_filename
+
+
 def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
     """The words for a value that is no tensor and does not fit."""
     f = GuardFailure(guard, _plain_value(value), guard.kind.lower())
@@ -410,6 +416,8 @@ def _function_words(failure: GuardFailure, name: str, value: Any, expected: Any)
         was = f"`{name}` was a function of the same module as before"
         return was, f"`{name}` has the same code and other globals", hint
     was = f"`{name}` was {expected.code.co_qualname}, line {expected.code.co_firstlineno}"
+    if _is_rerun(expected.code, value.__code__):
+        return was, f"`{name}` is {brief(value)} of a later definition", DEFINED_AGAIN.format("function")
     return was, f"`{name}` is {brief(value)}, line {value.__code__.co_firstlineno}, of other code", hint
 
 

@@ -155,8 +155,10 @@ def _times(out: RunDiff, before: Any, after: Any) -> None:
                 continue
             if engine.hi < o.lo or engine.lo > o.hi:
                 what = f"time of {call.name}" + ("" if engine.engine == "tcompile" else f" under {engine.engine}")
-                better = engine.median < o.median if engine.engine == "tcompile" else None
-                out.changes.append(Change(what, seconds(o.median), seconds(engine.median), better))
+                few = min(o.n, engine.n) < 2  # of one sample nobody knows how certain it is
+                better = engine.median < o.median if engine.engine == "tcompile" and not few else None
+                why = "one sample of each: other programs may have been at work" if few else ""
+                out.changes.append(Change(what, seconds(o.median), seconds(engine.median), better, why))
 
 
 def _same_break(a: Any, b: Any) -> bool:

@@ -106,6 +106,18 @@ test('a graph without nodes, and one of a single node', () => {
   assert.equal(layout(buildTree([node(0, 'input', [], '')]), new Set(), measure).boxes.length, 1);
 });
 
+test('hundreds of groups beside each other become rows, each below what it reads', () => {
+  const parts = Array.from({ length: 300 }, (_, i) => [i, i, i, i]).flat();
+  const source = node(0, 'input', [], '');
+  const nodes = [source, ...parts.map((p, i) => node(i + 1, 'aten.add.Tensor', [i % 4 ? i : 0], `updates.p${p}`))];
+  const tree = buildTree(nodes);
+  for (const opened of [all(tree), new Set(tree.groups.filter(g => g.label === 'updates').map(g => g.id))]) {
+    const { root, edges } = layout(tree, opened, measure);
+    assert.ok(root.w < 4 * root.h && root.h < 4 * root.w, `${root.w} by ${root.h}`);
+    assert.ok(edges.every(e => e.to.y > e.from.y));
+  }
+});
+
 test('a graph of 6,000 nodes is laid out while nobody waits', () => {
   const tree = buildTree(graphOf(6000, 5));
   const start = performance.now();

@@ -201,3 +201,35 @@ def test_without_a_kernel_no_values_are_offered(browser: Any, tmp_path: Path) ->
     with opened(browser, saved(tmp_path)) as (page, _):
         show(page, "graph")
         assert not page.locator(".tc-button", has_text="look at the values").count()
+
+
+# How many of the picture's pixels show something else than the ground.
+INK = """() => {
+  const canvas = document.querySelector('.tc-graph-canvas');
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let ink = 0;
+  for (let i = 3; i < data.length; i += 4) ink += data[i] > 40;
+  return ink / (canvas.width * canvas.height);
+}"""
+
+
+def test_all_of_a_wide_graph_is_a_map_that_can_be_read(browser: Any, tmp_path: Path) -> None:
+    """Hundreds of updates beside each other were a line of a pixel, and its boxes had the colour of the ground."""
+    report = training_step(300, 6)
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        show(page, "graph")
+        page.locator(".tc-tool", has_text="▾ all").click()
+        page.locator(".tc-tool", has_text="⤢").click()
+        page.wait_for_timeout(300)
+        assert page.evaluate(INK) > 0.1
+        spent = cpu_ms(page, PAN_ONCE, 6)
+        assert spent < 50, spent
+        assert not problems
+
+
+PAN_ONCE = """
+  const canvas = document.querySelector('.tc-graph-canvas'), box = canvas.getBoundingClientRect();
+  const at = (type, x) => canvas.dispatchEvent(new PointerEvent(type, {
+    clientX: box.x + x, clientY: box.y + 300, pointerId: 1, buttons: 1, button: 0, bubbles: true }));
+  at('pointerdown', 300); at('pointermove', 310 + i); at('pointercancel', 310);
+"""

@@ -348,3 +348,18 @@ def test_huggingface_models_in_one_graph(shell):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
         assert not report.graph_breaks and len(report.graphs) == 1 and report.summary.status == "compiled"
         assert len(report.to_json()) <= 200_000
+
+
+def test_another_way_on_after_a_break_is_no_function_that_was_defined_again(shell):
+    """What follows the break was told as a function whose body changed, with the advice to define it once."""
+    eager(
+        shell,
+        "def energy(x):\n    h = torch.tanh(x)\n    if h.sum() > 0:\n        h = h + 1\n"
+        "    print('mean', float(h.mean()))\n    return (h * h).sum()",
+    )
+    _, r = run(shell, "for n in (1, 20, 30, 40):\n    e = energy(torch.randn(n, 300) - (n - 15))")
+    told = [c for c in r.recompiles if c.kind == "FUNCTION"]
+    assert [c.source for c in told] == ["what follows a break in energy"]
+    assert told[0].suggestion.startswith("no change is needed: each way on")
+    assert "rest_of" not in str(r) and not any("rest_of" in g.text for g in r.guards)
+    assert not [a for a in r.answers if "define" in a.action]

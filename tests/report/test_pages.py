@@ -72,6 +72,16 @@ def test_what_changed_since_the_last_run(report: CompileReport) -> None:
         report.diff("yesterday")
 
 
+def test_one_sample_of_a_busy_machine_is_no_gain(report: CompileReport) -> None:
+    before = CompileReport.from_json(SAMPLE.read_text())
+    for r, factor in ((before, 100.0), (report, 1.0)):
+        for e in (e for call in r.speedups.calls for e in call.engines if e.median):
+            e.n, e.median = 1, e.median * factor
+            e.lo = e.hi = e.median
+    told = [c for c in report.diff(before).changes if c.what.startswith("time of")]
+    assert told and all(c.better is None and c.why.startswith("one sample") for c in told)
+
+
 def test_a_run_that_earlier_entries_served_has_lost_nothing(report: CompileReport) -> None:
     before = CompileReport.from_json(SAMPLE.read_text())
     report.summary.compile_seconds, report.graphs, report.memory, report.kernels = 0.0, [], [], []

@@ -3,7 +3,7 @@
 import { plural, seconds, tensorType } from '../format';
 import { kernelColour, kernelText, kernelTint, Theme } from '../theme';
 import { Box, Edge, Layout } from './layout';
-import { along, ends, isKept, label, SOURCE_H, trace, valueWords } from './shapes';
+import { along, ends, isKept, label, SOURCE_H, straight, trace, valueWords } from './shapes';
 import { t } from '../texts';
 import { Group, Item, sizeWords } from './tree';
 
@@ -31,6 +31,10 @@ const LINK = 130;
 const FADED = 0.5;
 /** Edges of the chosen boxes that are labelled: more would cover each other. */
 const MOST_LABELLED = 14;
+/** Below it boxes are dots of a map, in their kernels' colours, and edges are straight. */
+const MAP = 0.1;
+/** Of a frame's name on a map, in pixels. */
+const MAP_FONT = 11;
 
 /** A long name with its end: names of one kind begin alike. */
 function clipMiddle(text: string, width: number, perChar: number): string {
@@ -93,9 +97,16 @@ export class GraphDrawing {
     }
     this.drawEdges(layout, view, boxes);
     for (const box of boxes) {
-      this.drawBox(box);
+      if (scale < MAP) {
+        this.drawDot(box);
+      } else {
+        this.drawBox(box);
+      }
     }
     this.drawCaptions(captions);
+    if (scale <= 0.2) {
+      this.drawNames(layout.frames.filter(f => f.parent && visible(f)));
+    }
   }
 
   private drawFrame(frame: Box): void {
@@ -108,7 +119,7 @@ export class GraphDrawing {
     c.fill();
     c.globalAlpha = 1;
     c.strokeStyle = theme.border;
-    c.lineWidth = 1;
+    c.lineWidth = Math.max(1, 0.6 / this.scale);
     c.stroke();
     if (this.scale > 0.2) {
       c.fillStyle = theme.muted;
@@ -117,6 +128,45 @@ export class GraphDrawing {
       c.textAlign = 'left';
       c.fillText(`▾ ${group.label}`, frame.x + 10, frame.y + 13);
     }
+  }
+
+  /** Names of frames on a map, as large as they can be read: those that fit into their frame, outermost first. */
+  private drawNames(frames: Box[]): void {
+    const { context: c, theme } = this;
+    const size = MAP_FONT / this.scale;
+    c.font = `600 ${size}px ${theme.font}`;
+    c.textAlign = 'left';
+    c.textBaseline = 'top';
+    c.lineJoin = 'round';
+    c.lineWidth = 3 / this.scale;
+    const taken: Rectangle[] = [];
+    for (const frame of frames) {
+      const text = (frame.item as Group).label;
+      const place = { x: frame.x + size / 3, y: frame.y + size / 4, w: c.measureText(text).width, h: 1.2 * size };
+      const free = taken.every(
+        p => place.x > p.x + p.w || p.x > place.x + place.w || place.y > p.y + p.h || p.y > place.y + place.h
+      );
+      if (free && place.w < frame.w && place.h < frame.h) {
+        taken.push(place);
+        c.strokeStyle = theme.background;
+        c.strokeText(text, place.x, place.y);
+        c.fillStyle = theme.text;
+        c.fillText(text, place.x, place.y);
+      }
+    }
+  }
+
+  /** A box on a map: at least a pixel, in its kernel's colour. */
+  private drawDot(box: Box): void {
+    const { context: c, theme } = this;
+    const { item } = box;
+    const chosen = this.selected.includes(box) || this.found?.has(box);
+    const kernel = item.kind === 'leaf' ? item.node.kernel : null;
+    c.globalAlpha = !chosen && (this.found || this.ghosts?.has(box)) ? FADED / 2 : 1;
+    c.fillStyle = chosen ? theme.accent : kernel === null ? theme.muted : kernelColour(kernel, 0.9, theme.dark);
+    const least = (chosen ? 4 : 1) / this.scale;
+    c.fillRect(box.x, box.y, Math.max(box.w, least), Math.max(box.h, least));
+    c.globalAlpha = 1;
   }
 
   /** One soft outline around the nodes of a kernel: their boxes and the edges between them, drawn as one shape. */
@@ -211,7 +261,7 @@ export class GraphDrawing {
     const { theme } = this;
     c.lineWidth = Math.min(1.2, 0.8 / this.scale);
     c.strokeStyle = theme.muted;
-    c.globalAlpha = this.selected.length ? 0.25 : 0.5;
+    c.globalAlpha = this.scale < MAP ? 0.15 : this.selected.length ? 0.25 : 0.5;
     for (const kept of layout.edges[0]?.source.home ? [false, true] : [false]) {
       c.setLineDash(kept ? [4 / Math.min(1, this.scale), 3 / Math.min(1, this.scale)] : []);
       c.beginPath();
@@ -223,7 +273,11 @@ export class GraphDrawing {
           !this.touched.has(edge) &&
           isKept(edge) === kept
         ) {
-          trace(c, edge);
+          if (this.scale < MAP) {
+            straight(c, edge);
+          } else {
+            trace(c, edge);
+          }
         }
       }
       c.stroke();
@@ -307,11 +361,7 @@ export class GraphDrawing {
     const source = item.kind === 'leaf' && box.h === SOURCE_H;
     c.globalAlpha = faded ? FADED : 1;
     c.beginPath();
-    if (this.scale < 0.1) {
-      c.rect(box.x, box.y, box.w, box.h);
-    } else {
-      c.roundRect(box.x, box.y, box.w, box.h, source ? box.h / 2 : 6);
-    }
+    c.roundRect(box.x, box.y, box.w, box.h, source ? box.h / 2 : 6);
     c.fillStyle = item.kind === 'group' ? theme.surface : source ? theme.raised : theme.background;
     c.fill();
     const hit = this.found?.has(box);

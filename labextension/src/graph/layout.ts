@@ -4,7 +4,7 @@
  * Each opened group is laid out on its own and is then one box in its parent's layout, so boxes never overlap. Layers
  * are longest paths; inputs sit directly above their first reader; the order inside a layer follows two barycentre
  * sweeps; the x positions minimise the squared distance to the neighbours' mean under the minimal gaps (pool adjacent
- * violators). A very tall chain is folded into columns.
+ * violators). A very tall chain is folded into columns, a very wide layer into rows.
  */
 
 import { GraphNode } from '../schema';
@@ -55,6 +55,8 @@ const TITLE = 24;
 const FOLD_FROM = 2000;
 const WIDE = 1.8;
 const FOLD_GAP = 60;
+/** A layer that is wider continues in further rows, where its frame would be a line: hundreds of parameters' updates. */
+const WRAP_FROM = 1400;
 
 interface Work {
   box: Box;
@@ -200,7 +202,7 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   }
   const layers: number[][] = [];
   work.forEach((w, i) => (layers[w.box.layer] ??= []).push(i));
-  const filled = layers.filter(layer => layer);
+  let filled = layers.filter(layer => layer);
 
   const order = new Float64Array(work.length);
   filled.forEach(layer => layer.forEach((i, at) => (order[i] = at)));
@@ -219,6 +221,7 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
     [...filled].reverse().forEach(layer => layer.length > 1 && sweep(layer, 'succs'));
   }
 
+  filled = wrapped(filled, work);
   for (const layer of filled) {
     spread(
       layer.map(i => work[i]),
@@ -290,6 +293,31 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   const caption = frame.item.kind === 'group' ? frame.item.label.length * 7.5 + 2 * PAD + 30 : 0;
   frame.w = Math.max(columns * width + (columns - 1) * FOLD_GAP + 2 * PAD, caption);
   frame.h = bottom + PAD;
+}
+
+/** The layers, those that are far wider than their frame is high in several rows. */
+function wrapped(layers: number[][], work: Work[]): number[][] {
+  const wide = (i: number) => work[i].box.w + GAP_X;
+  const height = (layer: number[]) => Math.max(...layer.map(i => work[i].box.h)) + GAP_Y;
+  const width = (layer: number[]) => layer.reduce((sum, i) => sum + wide(i), 0);
+  const area = layers.reduce((sum, layer) => sum + width(layer) * height(layer), 0);
+  const room = Math.max(WRAP_FROM, Math.sqrt(WIDE * area), ...work.map((_, i) => wide(i)));
+  return layers.flatMap(layer => {
+    const rows: number[][] = [[]];
+    const even = width(layer) / Math.ceil(width(layer) / room);
+    let at = 0;
+    for (const i of layer) {
+      const row = rows[rows.length - 1];
+      if (row.length && (at + wide(i) > room || at >= even)) {
+        rows.push([i]);
+        at = wide(i);
+      } else {
+        row.push(i);
+        at += wide(i);
+      }
+    }
+    return rows;
+  });
 }
 
 /** Deep models are long chains: a very tall frame continues in further columns. */

@@ -73,3 +73,10 @@ export function trace(c: CanvasRenderingContext2D, edge: Edge): void {
   c.moveTo(x0, y0);
   c.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1);
 }
+
+/** An edge of which nobody sees the bend. */
+export function straight(c: CanvasRenderingContext2D, edge: Edge): void {
+  const [x0, y0, x1, y1] = ends(edge);
+  c.moveTo(x0, y0);
+  c.lineTo(x1, y1);
+}
