@@ -108,6 +108,18 @@ function cell(tag: string, column: Column<any>): string {
   return tag + (column.number ? '.tc-number' : column.short ? '.tc-short' : '') + (column.roomy ? '.tc-roomy' : '');
 }
 
+/** Long names may break behind their dots and underscores, as words do: not in the middle of one. */
+function breakable(element: HTMLElement): HTMLElement {
+  for (const code of element.querySelectorAll('code')) {
+    const text = code.childNodes.length === 1 && code.firstChild instanceof Text ? code.firstChild.data : '';
+    const parts = text.split(/(?<=[_.])(?=[^_.])/);
+    if (parts.length > 1) {
+      code.replaceChildren(...parts.flatMap((part, i) => (i ? [document.createElement('wbr'), part] : [part])));
+    }
+  }
+  return element;
+}
+
 /** A table with a header; rows can be activated by pointer and keyboard where `onRow` is given. */
 export function table<T>(columns: Column<T>[], rows: T[], options: TableOptions<T>): HTMLElement {
   const limit = options.limit ?? 200;
@@ -131,7 +143,7 @@ export function table<T>(columns: Column<T>[], rows: T[], options: TableOptions<
         h(
           options.onRow ? 'tr.tc-clickable' : 'tr',
           attributes,
-          columns.map(c => h(cell('td', c), null, c.cell(row)))
+          columns.map(c => breakable(h(cell('td', c), null, c.cell(row))))
         )
       );
     }

@@ -29,6 +29,12 @@ export function seconds(s: number | null | undefined): string {
   return abs < 1 ? `${significant(s * 1e3)} ms` : `${significant(s)} s`;
 }
 
+/** The least of 1, 2 or 5 times a power of ten from `rough` on: steps of an axis that can be read. */
+export function roundStep(rough: number): number {
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map(m => m * unit).find(s => s >= rough) ?? unit * 10;
+}
+
 /** An axis label: as `seconds`, without digits that say nothing. */
 export function tick(s: number): string {
   return seconds(s)
@@ -280,6 +286,9 @@ export function place(file: string, line: number | null | undefined, here: strin
   }
   return file === here || !file ? t('line {0}', line) : t('{0} line {1}', file, line);
 }
+
+/** Bounds of a share that lie further apart are told. */
+export const TOLD_APART = 0.1;
 
 /** Between which shares a part lies that `seen` of `of` looks saw, with 95 % confidence (Wilson's score). */
 export function shareBounds(seen: number, of: number): [number, number] {

@@ -1,6 +1,7 @@
 /** Source text with line numbers, marks and a selection; lines can be walked with the arrow keys. */
 
 import { h } from './dom';
+import { shareBounds, TOLD_APART } from './format';
 import { highlightInto, Language } from './highlight';
 import { costsOf } from './profile/spans';
 import { Mark, MarkKind, Report, WallPart } from './schema';
@@ -58,6 +59,22 @@ const AROUND = ['compiling', 'starved'];
 /** The part of Python's time that the next run does not pay. */
 export const IMPORTING = 'importing modules';
 
+/** Under which key a line counts: its own, or that of the line here that calls it; null: a call of the whole cell. */
+function lineKeys(report: Report, here: (file: string) => boolean): (file: string, line: number) => string | null {
+  const callers = new Map(report.profiles.length ? costsOf(report).callers : []);
+  report.graphs.forEach(g =>
+    g.callers?.forEach(([file, line, cell, at]) => here(cell) && callers.set(`${file}:${line}`, at))
+  );
+  const { first_line: first, file: own, text } = report.source;
+  const magic = text?.startsWith('%%') ? `${own}:${first || 1}` : '';
+  return (file, line) => {
+    const key = `${file}:${line}`;
+    const caller = here(file) ? undefined : callers.get(key);
+    const counted = caller === undefined ? `${here(file) ? own : file}:${line}` : `${own}:${caller}`;
+    return key === magic ? null : counted;
+  };
+}
+
 /**
  * What each line took, by `file:line`, as a share of the program's own time (or of the kernels', where the run itself
  * was not looked at). A kernel's time goes in equal parts to the lines whose operations it holds, all else to its line,
@@ -65,20 +82,12 @@ export const IMPORTING = 'importing modules';
  */
 export function lineShares(report: Report, here: (file: string) => boolean): Map<string, number> {
   const shares = new Map<string, number>();
-  const callers = new Map(report.profiles.length ? costsOf(report).callers : []);
-  report.graphs.forEach(g =>
-    g.callers?.forEach(([file, line, cell, at]) => here(cell) && callers.set(`${file}:${line}`, at))
-  );
-  const { first_line: first, file: own, text } = report.source;
-  const magic = text?.startsWith('%%') ? `${own}:${first || 1}` : '';
+  const keyOf = lineKeys(report, here);
   const add = (file: string, line: number, time: number) => {
-    if (`${file}:${line}` === magic) {
-      return; // a call of the whole cell stands there: no line of it
+    const key = keyOf(file, line);
+    if (key) {
+      shares.set(key, (shares.get(key) ?? 0) + time);
     }
-    const caller = here(file) ? undefined : callers.get(`${file}:${line}`);
-    const key =
-      caller === undefined ? `${here(file) ? report.source.file : file}:${line}` : `${report.source.file}:${caller}`;
-    shares.set(key, (shares.get(key) ?? 0) + time);
   };
   const spread = (lines: [string, number][], time: number) =>
     lines.forEach(([file, line]) => add(file, line, time / lines.length));
@@ -107,6 +116,30 @@ export function lineShares(report: Report, here: (file: string) => boolean): Map
     }
   }
   return new Map([...shares].map(([line, time]) => [line, total ? time / total : 0]));
+}
+
+/**
+ * Between which shares lies what a line took, where few looks at the program's stack know of it (95 %); null where
+ * clocks know it, or looks are many.
+ */
+export function lineBounds(
+  report: Report,
+  here: (file: string) => boolean,
+  key: string,
+  share: number
+): [number, number] | null {
+  const { wall } = report;
+  const keyOf = lineKeys(report, here);
+  const own = wall?.how === 'sampled' ? wall.parts.filter(isOwnTime) : [];
+  const looked = own.filter(p => p.looks && p.line && keyOf(p.file, p.line) === key);
+  const looks = looked.reduce((sum, p) => sum + p.looks!, 0);
+  if (!looks || !wall.looks) {
+    return null;
+  }
+  const total = own.reduce((sum, p) => sum + p.seconds, 0);
+  const part = looked.reduce((sum, p) => sum + p.seconds, 0) / total;
+  const [lo, hi] = shareBounds(looks, wall.looks).map(b => share - part + (b * part) / (looks / wall.looks!));
+  return hi - lo > TOLD_APART ? [Math.max(0, lo), Math.min(1, hi)] : null;
 }
 
 /**

@@ -1,7 +1,7 @@
 /** The graph tab: canvas, search, minimap, details of the chosen node, and a table with the same facts. */
 
 import { append, button, Child, clear, empty, h } from '../dom';
-import { bound, bytes, count, nodeBytes, place, plural, seconds, tensorType } from '../format';
+import { bound, bytes, count, frameWords, nodeBytes, place, plural, seconds, tensorType } from '../format';
 import { Level, mainGraph, Model, Place } from '../selection';
 import { GraphNode } from '../schema';
 import { kernelColour, onThemeChange } from '../theme';
@@ -46,6 +46,10 @@ const RAN_WORDS: { [ran: string]: string } = words({
   eager: 'It was captured, and ran with torch’s own kernels one by one.',
   partial: 'Captured up to the break that ended it, and never run: what would follow is missing.'
 });
+
+/** The function that a graph is of, in words. */
+const ofFrame = (model: Model, frame: number | null | undefined) =>
+  typeof frame === 'number' && model.report.frames[frame] ? frameWords(model.report.frames[frame].name) : '';
 
 const levelsOf = (model: Model, graph: number) => model.levels(graph);
 
@@ -204,7 +208,11 @@ export class GraphView {
         'select.tc-select',
         { 'aria-label': t('Graph') },
         graphs.map((g, i) =>
-          h('option', { value: i, selected: i === state.graph }, `${g.name} · ${plural(g.ops, 'op')}`)
+          h(
+            'option',
+            { value: i, selected: i === state.graph },
+            [g.name, ofFrame(model, g.frame), plural(g.ops, 'op')].filter(Boolean).join(' · ')
+          )
         )
       ) as HTMLSelectElement;
       chooser.onchange = () => {

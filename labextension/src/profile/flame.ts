@@ -3,7 +3,7 @@
  * keyboard.
  */
 
-import { seconds } from '../format';
+import { roundStep, seconds } from '../format';
 import { HUES, onThemeChange, readTheme, Theme } from '../theme';
 import { t } from '../texts';
 import { Bar } from './spans';
@@ -349,9 +349,7 @@ export class FlameCanvas {
     c.textAlign = 'left';
     const length = this.to - this.from;
     const most = Math.max(2, Math.floor(this.width / 90));
-    const rough = length / most;
-    const unit = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map(m => m * unit).find(s => s >= rough) ?? unit * 10;
+    const step = roundStep(length / most);
     const bottom = AXIS + this.rows.length * ROW;
     for (let k = Math.ceil(this.from / step); k * step <= this.to; k++) {
       const x = Math.round((k * step - this.from) * this.scale()) + 0.5;

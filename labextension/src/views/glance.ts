@@ -1,8 +1,8 @@
 /** What a reader of a report asks first, each with its answer in a few words and the way to the rest. */
 
 import { Child, h, prose, section } from '../dom';
-import { bytes, place, plural, seconds } from '../format';
-import { lineShares, wholeShare } from '../listing';
+import { bytes, place, plural, seconds, shortOp } from '../format';
+import { lineBounds, lineShares, wholeShare } from '../listing';
 import { NumericError, PartitionValue, Report } from '../schema';
 import { mainGraph, Model } from '../selection';
 import { t, words } from '../texts';
@@ -110,7 +110,9 @@ function costliestLine(
       more: () => select(plain.file, plain.line)
     };
   }
-  const each = per(share);
+  const bounds = lineBounds(report, here, key, share);
+  const few = bounds ? t(' (few looks: {0} to {1} %)', ...bounds.map(b => Math.round(100 * b))) : '';
+  const each = per(share) + few;
   return {
     question,
     answer: [
@@ -162,7 +164,7 @@ function peak(report: Report): Row | null {
     question: t('Where is the peak of memory?'),
     answer: [
       bytes(most.peak_bytes),
-      most.peak_at ? [t(', while '), h('code', null, most.peak_at), t(' runs')] : '',
+      most.peak_at ? [t(', while '), h('code', null, shortOp(most.peak_at)), t(' runs')] : '',
       line ? ` (${place(file ?? '', line, report.source.file)})` : '',
       most.eager_peak_bytes ? t('; eager {0}', bytes(most.eager_peak_bytes)) : ''
     ],

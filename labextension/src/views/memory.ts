@@ -85,7 +85,7 @@ function figures(plans: Memory[], report: Report): HTMLElement {
         cell: m =>
           m.peak_at
             ? [
-                h('code', null, m.peak_at),
+                h('code', null, shortOp(m.peak_at)),
                 m.peak_line?.length
                   ? h('span.tc-muted', null, ` ${place(m.peak_line[0], m.peak_line[1], report.source.file)}`)
                   : null

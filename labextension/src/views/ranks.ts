@@ -4,7 +4,7 @@
  */
 
 import { h, section, svg, table } from '../dom';
-import { bytes, count, place, plural, seconds } from '../format';
+import { bytes, count, place, plural, roundStep, seconds, tick } from '../format';
 import { RankRow, RankSpan, Ranks } from '../schema';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
@@ -29,6 +29,8 @@ const STATUS: { [status: string]: string } = words({
 const ROW = 22;
 const NAME = 60;
 const WIDTH = 900;
+const LEAST_WIDTH = 320;
+const MOST_WIDTH = 1100;
 const TICKS = 5;
 
 export function ranksView({ model }: ViewContext): View {
@@ -90,9 +92,23 @@ export function ranksView({ model }: ViewContext): View {
   };
 }
 
+/** Drawn for the room that it has: letters keep their size. */
 function timeline(ranks: Ranks): HTMLElement {
+  const panel = h('div.tc-panel', null, pictureOf(ranks, WIDTH));
+  let drawn = WIDTH;
+  new ResizeObserver(() => {
+    const width = Math.max(LEAST_WIDTH, Math.min(MOST_WIDTH, panel.clientWidth));
+    if (panel.clientWidth && Math.abs(width - drawn) > 4) {
+      drawn = width;
+      panel.replaceChildren(pictureOf(ranks, width));
+    }
+  }).observe(panel);
+  return panel;
+}
+
+function pictureOf(ranks: Ranks, wide: number): SVGElement {
   const height = ranks.rows.length * ROW + 20;
-  const scale = (WIDTH - NAME - 10) / (ranks.seconds || 1);
+  const scale = (wide - NAME - 10) / (ranks.seconds || 1);
   const bar = (part: string, row: number, begin: number, length: number, title: string) =>
     length > 0
       ? svg(
@@ -118,24 +134,28 @@ function timeline(ranks: Ranks): HTMLElement {
           ]
     )
   ]);
-  const ticks = Array.from({ length: TICKS + 1 }, (_, k) => (ranks.seconds * k) / TICKS).map((at, k) =>
+  const step = roundStep((ranks.seconds || 1) / Math.max(2, Math.min(TICKS, wide / 100)));
+  const ticks = Array.from({ length: Math.floor(ranks.seconds / step) + 1 }, (_, k) => k * step).map((at, k) =>
     svg(
       'text.tc-rank-tick',
-      { x: NAME + at * scale, y: height - 4, 'text-anchor': k === 0 ? 'start' : k === TICKS ? 'end' : 'middle' },
-      seconds(at)
+      {
+        x: NAME + at * scale,
+        y: height - 4,
+        'text-anchor': k === 0 ? 'start' : at > 0.95 * ranks.seconds ? 'end' : 'middle'
+      },
+      tick(at)
     )
   );
-  const picture = svg(
+  return svg(
     'svg.tc-ranks',
     {
-      viewBox: `0 0 ${WIDTH} ${height}`,
+      viewBox: `0 0 ${wide} ${height}`,
       role: 'img',
       'aria-label': t('What each rank did over time; the table below has the sums')
     },
     rows,
     ticks
   );
-  return h('div.tc-panel', null, picture);
 }
 
 function spanWords(row: RankRow, span: RankSpan): string {

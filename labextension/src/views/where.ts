@@ -2,7 +2,7 @@
 
 import { empty, h, prose, section, table } from '../dom';
 import { stackedBar } from '../figures';
-import { count, place, plural, seconds, shareBounds, shortOp } from '../format';
+import { count, place, plural, seconds, shareBounds, TOLD_APART, shortOp } from '../format';
 import { isOwnTime } from '../listing';
 import { Decision, Report, WallPart } from '../schema';
 import { t, words } from '../texts';
@@ -35,8 +35,6 @@ const COLOURS: { [kind: string]: string } = {
 };
 const KINDS = ['kernels', 'library', 'compiled', 'torch', 'python', 'data', 'waiting', 'starved', 'compiling', 'rest'];
 const ROWS = 8;
-/** Bounds of a share that lie further apart are told in its place. */
-const TOLD_APART = 0.1;
 /** What stands for several small parts, or for what has no name in the program. */
 const JOINED = /^(\d+ others?|importing modules|loading data)$/;
 
