@@ -233,3 +233,30 @@ PAN_ONCE = """
     clientX: box.x + x, clientY: box.y + 300, pointerId: 1, buttons: 1, button: 0, bubbles: true }));
   at('pointerdown', 300); at('pointermove', 310 + i); at('pointercancel', 310);
 """
+
+
+TRIED = """() => document.addEventListener('tcompile-host', event => {
+  event.detail.host = { ask: async (question, facts) => {
+    const engine = name => ({engine: name, status: 'ok', reason: '', median: 1e-3, lo: 1e-3, hi: 1e-3, n: 5, samples: []});
+    const call = {name: 'f', measured: 'call', engines: ['eager', 'as it was', 'tried'].map(engine), ratios: {}};
+    return { calls: [call], kernels: [['k0', ['mm']], ['k1', ['add']]], unfused: [['mm', 'add', 'it is a library call']] };
+  } };
+})"""
+
+
+def test_what_cannot_be_one_kernel_has_no_times_and_nothing_to_keep(browser: Any, tmp_path: Path) -> None:
+    rows = [("x", "input", [], "", None), ("mm", "aten.mm.default", [0], "", 0), ("add", "aten.add.Tensor", [1], "", 1)]
+    report = sample_report()
+    report["partitions"] = []
+    report["graphs"][0].update(captured=column_graph([]), lowered=column_graph(rows), ops=2, unfused=[])
+    with opened(browser, saved(tmp_path, CompileReport.from_json(json.dumps(report)))) as (page, problems):
+        page.evaluate(TRIED)
+        show(page, "graph")
+        page.locator(".tc-graph-canvas").focus()
+        for key in ("ArrowDown", "ArrowDown", "Shift+ArrowDown"):
+            page.keyboard.press(key)
+        details = page.locator(".tc-graph-details")
+        details.locator("button", has_text="force them into one kernel").click()
+        details.locator("text=They can’t be in one kernel: it is a library call.").wait_for()
+        assert "To keep it" not in details.inner_text() and not details.locator("table").count()
+        assert not problems

@@ -363,3 +363,12 @@ def test_another_way_on_after_a_break_is_no_function_that_was_defined_again(shel
     assert told[0].suggestion.startswith("no change is needed: each way on")
     assert "rest_of" not in str(r) and not any("rest_of" in g.text for g in r.guards)
     assert not [a for a in r.answers if "define" in a.action]
+
+
+def test_compiling_is_no_part_of_the_time_of_what_is_tried(shell):
+    """A call that was compiled to be tried, and took longer than the budget, was timed with its compilation."""
+    cell = "def f(x):\n    return torch.tanh(x * 3).softmax(-1) + x.cos()\ny = f(torch.ones(8, 8))"
+    _, r = run(shell, cell, "time=20ms")
+    (row,) = r.live.under({"disable_fusion": True}, 0.02)["calls"]
+    times = {e["engine"]: e for e in row["engines"]}
+    assert times["tried"]["median"] < times["tried"]["cold"] / 3, times["tried"]

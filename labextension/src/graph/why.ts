@@ -159,11 +159,13 @@ function tryOther(report: Report, a: GraphNode, b: GraphNode, together: boolean,
   const [go, out] = question(host, label, async say => {
     const pair = `${a.name}:${b.name}`;
     const answer = await host.ask('try', { report: report.id, settings: { [option]: pair }, seconds: 1 }, say);
+    const { words, changed } = outcome(answer, a.name, b.name, together);
+    // (the times of what is as it was would tell of nothing, and to keep it would change nothing)
     return [
-      h('p', null, ...prose(outcome(answer, a.name, b.name, together))),
-      timesTable(together ? t('apart') : t('in one kernel'), answer),
-      h('p.tc-muted', null, t('To keep it: {0}', `%%tcompile ${option}=${pair}`))
-    ];
+      h('p', null, ...prose(words)),
+      changed ? timesTable(together ? t('apart') : t('in one kernel'), answer) : null,
+      changed ? h('p.tc-muted', null, t('To keep it: {0}', `%%tcompile ${option}=${pair}`)) : null
+    ].filter((e): e is HTMLElement => e !== null);
   });
   return h('div', null, go, out);
 }
@@ -173,14 +175,18 @@ function outcome(
   a: string,
   b: string,
   together: boolean
-): string {
+): { words: string; changed: boolean } {
   const shared = answer.kernels.find(([, names]) => names.includes(a) && names.includes(b));
   const all = plural(answer.kernels.length, 'kernel');
   if (shared) {
-    return t('They share `{0}` now, one of {1}.', shared[0], all);
+    const words = together
+      ? t('They stay in `{0}`: what costs less to compute again than to read is in several kernels.', shared[0])
+      : t('They share `{0}` now, one of {1}.', shared[0], all);
+    return { words, changed: !together };
   }
   const why = answer.unfused.find(([x, y]) => (x === a && y === b) || (x === b && y === a));
-  return together
+  const words = together
     ? t('They are in two kernels now, of {0}.', all)
     : t('They can’t be in one kernel: {0}.', why ? why[2] : t('one is needed in memory before the other begins'));
+  return { words, changed: together };
 }

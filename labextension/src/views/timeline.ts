@@ -394,7 +394,8 @@ function profileWords(p: CallProfile): string {
     p.device !== 'cuda'
       ? ''
       : lane
-        ? t(' The last row is the GPU’s: each step begins when it is launched or when the one before ends.')
+        ? t(' The last row is the GPU’s: each step begins when it is launched or when the one before ends.') +
+          t(' The GPU works for {0} of it, {1}.', seconds(worked(p)), percent(worked(p) / p.seconds))
         : t(' Bars are launches by the host: for how long the GPU works on each is not known.');
   const earlier = p.earlier ? t('Profiled in the run that compiled it: this run was not profiled again. ') : '';
   return (
@@ -404,6 +405,15 @@ function profileWords(p: CallProfile): string {
     noisy +
     device +
     (p.lost ? t(' {0} left out: the record was full.', plural(p.lost, 'step')) : '')
+  );
+}
+
+/** How long the GPU works in a call: the steps that lie in the call itself. */
+function worked(p: CallProfile): number {
+  const { kind, parent, length } = p.columns;
+  return kind.reduce(
+    (sum, k, i) => sum + (i && !parent[i] && LANE.includes(p.tables.kind[k]) ? length[i] * 1e-9 : 0),
+    0
   );
 }
 
