@@ -275,7 +275,7 @@ def _defined_again(old: Any, new: Any) -> bool:
 
 
 def _is_rerun(old: types.CodeType, new: types.CodeType) -> bool:
-    """Whether two codes are definitions of one function in two texts: each run of a cell that was edited has its own."""
+    """Whether two codes are definitions of one function in two texts: an edited cell is a text of its own."""
     named = old.co_qualname == new.co_qualname and "<" not in old.co_qualname
     return named and old.co_filename != new.co_filename
 

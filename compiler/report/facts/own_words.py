@@ -18,8 +18,8 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 def users_words(text: str, line: str) -> str:
     """A text in the user's names. A loop's body gets its item as `__value`, outlined as a function: its name stands in
-    the loop's `line`. What follows a break gets what lay on the stack as `__stack_0`: it has no name. What follows one in
-    a function that was called gets the rest of its caller as `rest_of_f`."""
+    the loop's `line`. What follows a break gets what lay on the stack as `__stack_0`: it has no name. What follows one
+    in a function that was called gets the rest of its caller as `rest_of_f`."""
     if REST in text:
         text = re.sub(rf"`?\b{REST}(\w+?)_*\b`?", r"what follows a break in \1", text)
     if "__" not in text:
