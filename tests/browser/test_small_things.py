@@ -279,3 +279,28 @@ def test_reads_and_writes_are_checked_on_asking(browser: Any, tmp_path: Path) ->
         assert "k0 reads each element before it writes it there" in words
         assert page.evaluate("window.asked.some(([name, facts]) => name === 'memory' && facts.graph === 0)")
         assert not problems
+
+
+def test_where_nothing_has_a_gain_that_is_said(browser: Any, tmp_path: Path) -> None:
+    for action, said in (
+        ("", "No change is known that would make it faster."),
+        ("write torch.where", "What the changes below would gain is not known."),
+    ):
+        report = sample()
+        report.answers = [s.Answer("90 % of the program's own 1.0 s is 3 compiled kernels", share=0.9)]
+        report.findings = [s.Finding("warning", "line 3: a break", action=action)]
+        with opened(browser, saved(tmp_path, report)) as (page, problems):
+            assert said in page.locator(".tc-panel-root").first.inner_text()
+            assert not problems
+
+
+def test_a_cost_that_few_looks_saw_says_its_bounds(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    line = (report.source.first_line or 1) + 1
+    row = s.WallPart("torch", "sum", 1e-3, file=report.source.file, line=line, looks=2)
+    for looks, told in ((4, True), (4000, False)):
+        row.looks = looks // 2
+        report.wall = s.Wall(2e-3, how="sampled", samples=looks, looks=looks, parts=[row])
+        with opened(browser, saved(tmp_path, report)) as (page, _):
+            words = page.locator(".tc-glance").inner_text()
+            assert ("few looks: " in words) is told, words

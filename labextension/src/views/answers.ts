@@ -35,6 +35,14 @@ export function answersView({ model, go, replace }: ViewContext): Answers {
   return { element, shown: () => (shown(), void requestAnimationFrame(shown)) };
 }
 
+/** Where no answer has a gain: whether there is something to change at all. */
+function nothingKnown(report: Report): string {
+  const open = report.findings.some(f => f.action && !/^(no change is needed|nothing to change)/.test(f.action));
+  return open
+    ? t('What the changes below would gain is not known.')
+    : t('No change is known that would make it faster.');
+}
+
 type Measure = (a: Answer) => HTMLElement | null;
 
 function ranked(report: Report, go: (ref: string) => void, measured: Measure, changes: Measure): HTMLElement | null {
@@ -54,6 +62,7 @@ function ranked(report: Report, go: (ref: string) => void, measured: Measure, ch
           ranks.map(a => answer(a, go, measured, changes))
         )
       : null,
+    gains ? null : h('p.tc-muted', null, nothingKnown(report)),
     report.answers.filter(isNote).map(a => note(a, go))
   );
 }
