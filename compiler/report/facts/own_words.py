@@ -21,7 +21,7 @@ def users_words(text: str, line: str) -> str:
     the loop's `line`. What follows a break gets what lay on the stack as `__stack_0`: it has no name. What follows one
     in a function that was called gets the rest of its caller as `rest_of_f`."""
     if REST in text:
-        text = re.sub(rf"`?\b{REST}(\w+?)_*\b`?", r"what follows a break in \1", text)
+        text = re.sub(rf"`?\b{REST}(\w+?)_*\b`?", _what_follows, text)
     if "__" not in text:
         return text
     if "__value" in text:
@@ -36,6 +36,10 @@ def users_words(text: str, line: str) -> str:
         text = re.sub(r"__value_*((?:\[\d+\])*)", named, text)
     text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", rf"`\1` of {NO_NAME}", text)
     return re.sub(r"(?:the tensor )?`?__stack_\d+_*`?", NO_NAME, text)
+
+
+def _what_follows(m: re.Match) -> str:
+    return f"what follows a break in {'the cell' if m[1] == 'module' else m[1]}"
 
 
 @functools.lru_cache(maxsize=256)
