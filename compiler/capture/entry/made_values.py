@@ -232,7 +232,9 @@ def _tuple_of_class(writer: EntryWriter, value: Any) -> str:
     if cls.__module__ == "torch.return_types":
         return writer.assign(value, f"{writer.constant(cls)}([{writer.sequence(tuple(value))}])")
     parts = writer.sequence(tuple.__iter__(value)) + ("," if len(value) == 1 else "")
-    return writer.assign(value, f"tuple.__new__({writer.constant(cls)}, ({parts}))")
+    name = writer.assign(value, f"tuple.__new__({writer.constant(cls)}, ({parts}))")
+    _own_attributes(writer, name, value)
+    return name
 
 
 # --- functions and what binds them
@@ -508,10 +510,7 @@ def _instance(writer: EntryWriter, value: Any) -> str:
                 writer.line(
                     f"{maker}.__setitem__({name}, {writer.value(k)}, {writer.value(dict.__getitem__(value, k))})"
                 )
-    fields = getattr(value, "__dict__", None)
-    if fields:
-        given = ", ".join(f"{key!r}: {writer.value(field)}" for key, field in fields.items())
-        writer.line(f"{name}.__dict__.update({{{given}}})")
+    _own_attributes(writer, name, value)
     for owner in t.__mro__:
         slots = owner.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
@@ -524,6 +523,13 @@ def _instance(writer: EntryWriter, value: Any) -> str:
             if x is not MISSING:
                 writer.line(f"object.__setattr__({name}, {mangled!r}, {writer.value(x)})")
     return name
+
+
+def _own_attributes(writer: EntryWriter, name: str, value: Any) -> None:
+    """Lines that put what is in the __dict__ of `value` into that of `name`."""
+    if fields := getattr(value, "__dict__", None):
+        given = ", ".join(f"{key!r}: {writer.value(field)}" for key, field in fields.items())
+        writer.line(f"{name}.__dict__.update({{{given}}})")
 
 
 _OF_TYPE: dict[type, Callable[[EntryWriter, Any], str]] = {

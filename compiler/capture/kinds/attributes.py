@@ -590,17 +590,21 @@ def _fallback(machine: Machine, obj: Any, cls: type, name: str) -> Any:
 def _module_member(machine: Machine, module: torch.nn.Module, cls: type, name: str) -> Any:
     """A parameter, buffer or submodule of an nn.Module."""
     own, source = module.__dict__, machine.world.source_of(module)
-    for table in containers.MODULE_TABLES:
+    for at, table in enumerate(containers.MODULE_TABLES):
         members = _module_table(machine, module, table)
         if members is None:
             continue
         if members is own.get(table) and id(members) not in machine.world.shadows:
             if name in members:
-                return (
-                    members[name]
-                    if source is None
-                    else machine.world.load(members[name], S.attr(source, name), table[1:-1])
-                )
+                if source is None:
+                    return members[name]
+                place = S.attr(source, name)
+                if _reads_own_code(cls):  # a guard looks where Module.__getattr__ looks, in the same order
+                    tables = [_member_source(source, cls, other) for other in containers.MODULE_TABLES]
+                    for lacking in (S.attr(source, "__dict__"), *tables[:at]):
+                        machine.world.guard(lacking, "LACKS", name, "missing attribute")
+                    place = S.dict_value(tables[at], name)
+                return machine.world.load(members[name], place, table[1:-1])
         elif machine.world.is_outside(members):  # exchanged, read or written in this frame: as it is by now
             if containers.contains(machine, members, name):
                 return containers.get_item(machine, members, name)
@@ -712,15 +716,14 @@ def _is_of_c(raw: Any) -> bool:
 
 
 def _set_module_attribute(machine: Machine, module: torch.nn.Module, name: str, value: Any) -> None:
-    d = module.__dict__
+    real = machine.world.reals.get(id(value)) if type(value) is TraceTensor else value
     if not machine.world.is_outside(module):
-        if isinstance(value, torch.nn.Parameter) or isinstance(machine.world.reals.get(id(value)), torch.nn.Parameter):
-            raise Break("module_construction", "a module is made that holds a parameter")
+        if isinstance(value, torch.nn.Parameter) or isinstance(real, (torch.nn.Parameter, torch.nn.Buffer)):
+            raise Break("module_construction", "a module is made that holds a parameter or a Buffer")
         machine.native(torch.nn.Module.__setattr__, module, name, value)
         return
-    if "_parameters" not in d:
+    if "_parameters" not in module.__dict__:
         raise Break("module_construction", f"{type(module).__name__} is being constructed")
-    real = machine.world.reals.get(id(value)) if type(value) is TraceTensor else value
     wanted = (
         "_parameters"
         if isinstance(real, torch.nn.Parameter)
@@ -739,6 +742,7 @@ def _set_module_attribute(machine: Machine, module: torch.nn.Module, name: str, 
     if (
         table is None
         or not fits
+        or isinstance(real, torch.nn.Buffer)  # says whether it is persistent, which the module notes
         or table != (wanted or table)
         or machine.truth(machine.getattr(torch.nn.modules.module, _REGISTRATION_HOOKS[table]))
     ):

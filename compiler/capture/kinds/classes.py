@@ -41,12 +41,14 @@ def instantiate(machine: Machine, cls: type, args: list, kwargs: dict) -> Any:
         return callables.run_handler(special, machine, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         return _member_of(machine, cls, args, kwargs)
-    if (
-        cls in (torch.nn.ModuleList, torch.nn.Sequential)
-        and all(not tensor_calls.holds_tensor(arg) for arg in args)
-        and not kwargs
+    if not kwargs and (
+        cls is torch.nn.Sequential
+        and all(isinstance(arg, torch.nn.Module) for arg in args)
+        or cls is torch.nn.ModuleList
+        and not any(arg is None or tensor_calls.holds_tensor(arg) for arg in args)
     ):
-        # grouping modules that exist changes none of them; slices of a ModuleList do this
+        # grouping modules that exist changes none of them; slices of a ModuleList do this (a dict of modules may have
+        # been changed inside, so that the class's own code has to read it)
         return machine.world.create(
             machine.native(
                 cls,
