@@ -470,6 +470,7 @@ def int_(machine: Machine, /, *args: Any, **kwargs: Any) -> Any:
             len(args) == 1
             and not kwargs
             and not args[0].dtype.is_floating_point
+            and args[0].dtype != torch.bool
             and (number := tensor_reads.item(machine, args[0])) is not NotImplemented
         ):
             return number if tensor_reads.is_read(number) else machine.native(int, number)
@@ -492,7 +493,11 @@ def int_(machine: Machine, /, *args: Any, **kwargs: Any) -> Any:
 @cls(float)
 def float_(machine: Machine, *args: Any) -> Any:
     if args and type(args[0]) is TraceTensor:
-        if len(args) == 1 and (number := tensor_reads.item(machine, args[0])) is not NotImplemented:
+        if (
+            len(args) == 1
+            and args[0].dtype != torch.bool
+            and (number := tensor_reads.item(machine, args[0])) is not NotImplemented
+        ):
             if not tensor_reads.is_read(number):
                 return machine.native(float, number)
             return number if type(number) is torch.SymFloat else tensor_reads.to_float(machine, number)
@@ -518,8 +523,9 @@ def complex_(machine: Machine, *args: Any, **kwargs: Any) -> Any:
 
 
 @cls(bool)
-def bool_(machine: Machine, value: Any = False) -> bool:
-    return machine.truth(value)
+def bool_(machine: Machine, value: Any = False) -> Any:
+    read = tensor_reads.truth(machine, value)
+    return machine.truth(value) if read is NotImplemented else read
 
 
 @cls(str)

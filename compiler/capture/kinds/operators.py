@@ -25,7 +25,7 @@ from ..machine.programs import handler
 from ..numbers.float_node import refuse_compared
 from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
 from .lookups import class_attribute, found_in
-from ..numbers.tensor_reads import COMPARISONS, is_read, negated
+from ..numbers.tensor_reads import ASK_FOR_TRUTH, COMPARISONS, is_read, negated, negation
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed
 from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, specialize
@@ -729,7 +729,7 @@ OPERATOR_FUNCTIONS.update(
         operator.delitem: delete_item,
         operator.contains: lambda machine, container, item: contains(machine, container, item),
         operator.truth: truth,
-        operator.not_: lambda machine, left: not truth(machine, left),
+        operator.not_: negation,
         operator.is_: identical,
         operator.is_not: lambda machine, left, right: not identical(machine, left, right),
     }
@@ -762,7 +762,7 @@ def unary_op(machine: Machine, frame: Frame, ins: Any) -> None:
 
 @handler("UNARY_NOT")
 def unary_not(machine: Machine, frame: Frame, ins: Any) -> None:
-    frame.stack[-1] = not truth(machine, frame.stack[-1])
+    frame.stack[-1] = negation(machine, frame.stack[-1])
 
 
 @handler("BINARY_OP")
@@ -794,6 +794,6 @@ def contains_op(machine: Machine, frame: Frame, ins: Any) -> None:
 def to_bool(machine: Machine, frame: Frame, ins: Any) -> None:
     value = frame.stack[-1]
     varies = type(value) is TraceTensor or is_read(value) or machine.env.is_open(value)
-    if not varies or frame.program[frame.pc][1].op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+    if not varies or frame.program[frame.pc][1].op not in ASK_FOR_TRUTH:
         # else the jump asks
         frame.stack[-1] = truth(machine, value)

@@ -29,14 +29,17 @@ __all__ = [
     "ReadInt",
     "is_read",
     "item",
+    "truth",
     "truth_of",
     "negated",
+    "negation",
     "tolist",
     "operation",
     "to_float",
     "as_tensor",
     "check",
     "condition",
+    "ASK_FOR_TRUTH",
     "COMPARISONS",
     "ASSUMED",
     "METHODS",
@@ -56,6 +59,7 @@ _DIVISIONS = {
     operator.ifloordiv: operator.floordiv,
     operator.imod: operator.mod,
 } | {f: f for f in (operator.truediv, operator.floordiv, operator.mod)}
+ASK_FOR_TRUTH = ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT")  # instructions: where a truth is needed
 COMPARISONS = frozenset((operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne))
 
 
@@ -165,9 +169,32 @@ def truth_of(machine: Machine, held: TraceTensor) -> torch.SymBool:
     return torch.SymBool(ReadBool(machine.env, held))
 
 
+def truth(machine: Machine, value: Any) -> Any:
+    """`bool(value)` of a tensor with one element, or of a number that is read: a bool that the entry reads.
+    NotImplemented where it is to be read at once.
+    """
+    if is_read(value):
+        return value if type(value) is torch.SymBool else operation(machine, operator.ne, (value, 0))
+    if type(value) is not TraceTensor or value.tt_wrapper is not None:
+        return NotImplemented
+    if (fact := known(value)) is not None:
+        return bool(fact) if fact.numel() == 1 else NotImplemented
+    if not _fit(machine, value) or any(type(size) is not int or size != 1 for size in value.shape):
+        return NotImplemented
+    held = _held(machine, value)
+    held = _method(machine, held, "reshape", ()) if held.dim() else held
+    return truth_of(machine, held if held.dtype == torch.bool else _method(machine, held, "ne", 0))
+
+
 def negated(machine: Machine, value: torch.SymBool) -> torch.SymBool:
     """`not value` of a bool that is read."""
     return truth_of(machine, _method(machine, condition(machine, value.node), "logical_not"))
+
+
+def negation(machine: Machine, value: Any) -> Any:
+    """`not value`"""
+    read = truth(machine, value)
+    return not machine.truth(value) if read is NotImplemented else negated(machine, read)
 
 
 def tolist(machine: Machine, tensor: TraceTensor) -> Any:
@@ -190,7 +217,7 @@ def _method(machine: Machine, tensor: TraceTensor, name: str, *args: Any) -> Tra
 def _fit(machine: Machine, tensor: TraceTensor) -> bool:
     """A loop that reads a number is not unrolled: its iterations are graphs."""
     return (
-        (tensor.dtype in _FLOATS or tensor.dtype in _INTS)
+        (tensor.dtype in _FLOATS or tensor.dtype in _INTS or tensor.dtype == torch.bool)
         and len(machine.graph.scopes) == 1
         and (machine.one_graph or not in_a_loop(machine.frames))
     )
@@ -208,6 +235,8 @@ def _numbers(machine: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
 
 
 def _number(machine: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
+    if held.dtype == torch.bool:
+        return torch.SymBool(ReadBool(machine.env, held, path))
     return (
         torch.SymFloat(ReadFloat(machine.env, held, path))
         if held.dtype in _FLOATS
