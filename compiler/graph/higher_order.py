@@ -85,7 +85,7 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: "AutogradFunctionCall", *inputs: Any) -> Any:
         out = run_body(call.bodies["forward"], inputs)
-        results, kept = out[: call.n_results], out[call.n_results :]
+        results, kept = [_in_graph(inputs, result) for result in out[: call.n_results]], out[call.n_results :]
         ctx.call = call
         ctx.kinds = [isinstance(k, torch.Tensor) for k in kept]
         ctx.plain = [k for k in kept if not isinstance(k, torch.Tensor)]
@@ -116,6 +116,17 @@ class _Apply(torch.autograd.Function):
         with marked(checkpoint=call.__name__, apart=call.__name__):
             out = iter(run_body(call.bodies["backward"], (*grads, *kept)))
         return (None, *[next(out) if has else None for has in call.has_grad])
+
+
+def _in_graph(inputs: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """A result that is a constant, as a tensor of the graph where that is traced: else nothing tells that it hangs on
+    the inputs.
+    """
+    like = next((v for v in inputs if isinstance(v, TraceTensor)), None)
+    if like is None or isinstance(result, TraceTensor):
+        return result
+    own = like.new_empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device)
+    return own.copy_(result)
 
 
 class _ApplyOnce(_Apply):

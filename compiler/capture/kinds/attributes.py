@@ -32,6 +32,7 @@ from .objects.class_attributes import (
     is_programs_native,
     read_class,
     refuse_odd_descriptor,
+    refuse_saved,
     super_attribute,
 )
 from ..machine.signals import Break, Raised
@@ -69,7 +70,6 @@ _REGISTRATION_HOOKS = {
     "_buffers": "_global_buffer_registration_hooks",
     "_modules": "_global_module_registration_hooks",
 }
-_HEAP_TYPE = 1 << 9
 _NATIVE_MADE = (BaseException, tuple, type, types.FunctionType, str, int, float)
 _MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functools.partial)
 
@@ -354,7 +354,7 @@ def _source_of(machine: Machine, obj: Any, cls: type) -> Any:
     source = machine.world.source_of(obj)
     if (
         source is None
-        and cls.__flags__ & _HEAP_TYPE
+        and cls.__flags__ & (1 << 9)  # a class made by Python
         and id(obj) not in machine.world.created
         and not isinstance(obj, _NATIVE_MADE)
         and _instance_dict(obj) is not None
@@ -436,6 +436,7 @@ def _native_data(machine: Machine, obj: Any, source: Any, name: str) -> Any:
         return written[name]
     if source is None and isinstance(obj, types.FunctionType) and id(obj) not in machine.world.created:
         source = machine.world.anchor(obj)
+    refuse_saved(obj, name)
     value = _read_native(machine, obj, source, name)
     if source is None or (isinstance(obj, IMMUTABLE) and type(value) in ATOMS):
         return value
@@ -659,8 +660,7 @@ def set_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
     custom = _lookup(cls, "__setattr__")
     if custom is _module_setattr:
         _set_module_attribute(machine, obj, name, value)
-        return
-    if isinstance(custom, types.FunctionType):
+    elif isinstance(custom, types.FunctionType):
         machine.call(custom, [obj, name, value])
     elif _is_own(custom, "__setattr__"):
         machine.call(machine.getattr(obj, "__setattr__"), [name, value])

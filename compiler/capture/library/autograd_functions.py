@@ -84,6 +84,10 @@ def apply_function(machine: Machine, cls: type, *args: Any, **kwargs: Any) -> An
         machine.allowed.add(code)
     if torch._C._are_functorch_transforms_active():
         raise Break("autograd_function", "a custom autograd function is applied inside a transform of torch.func")
+    if machine.dual_level is not None and tensor_calls.holds_tensor(args):
+        raise Break(
+            "autograd_function", "a custom autograd function, which may have a jvp(), is given forward gradients"
+        )
     needs = tuple(isinstance(arg, TraceTensor) and arg.requires_grad for arg in args)
     if torch._C.is_grad_enabled():
         _refuse_classes(arg for arg in args if isinstance(arg, Subclassed) and _inside(arg).requires_grad)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...graph.attention_switches import SWITCHES, set_switches, switches
-from ...guards.state import flag_name
+from ...guards.state import flag_name, read_field
 from ..kinds.callables import FUNCTIONS, cls, function, python_function
 from ..machine.signals import Break, Raised
 from ..machine.stack_values import MISSING
@@ -100,7 +100,9 @@ def why_hooks_are_refused(machine: Machine) -> Any:
 def refuse_hooks(machine: Machine, message: str, *args: Any) -> None:
     """torch.autograd.graph.disable_saved_tensors_hooks. Nothing in a graph puts such hooks: an effect of the entry."""
     why_hooks_are_refused(machine)
-    if _HOOKS._top_saved_tensors_default_hooks(True) is not None:
+    hooks = "saved_tensor_hooks"
+    machine.world.state(hooks, read_field(hooks))
+    if read_field(hooks):
         raise Break("unsupported", "hooks for saved tensors are disabled while some are set")
     machine.hooks_refused = message
     machine.effects.call(_HOOKS._saved_tensors_hooks_disable, [message, *args], {})

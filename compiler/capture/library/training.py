@@ -16,6 +16,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
+from torch.autograd.graph import GradientEdge, Node
 
 from ...graph.higher_order import BackwardCall, in_this_thread
 from ...graph.history import BACKWARD, gradients, history, node_of, saves_tensors
@@ -143,6 +144,8 @@ def _run(
     in which order the pass comes to them, where that is asked for.
     """
     for t in (*roots, *inputs, *gradients):
+        if isinstance(t, (GradientEdge, Node)):
+            raise Break("backward", "gradients are asked for at an edge of autograd's graph, not of a tensor", _OUTSIDE)
         if t is not None and not isinstance(t, TraceTensor):
             raise Raised(TypeError(f"gradients are computed of tensors by tensors, not of a {type(t).__name__}"))
     machine.first_training = machine.root_index if machine.first_training is None else machine.first_training

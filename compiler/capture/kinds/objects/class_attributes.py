@@ -8,6 +8,9 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.autograd.function import FunctionCtx
+
 from ....guards import source as S
 from ..inline_policy import is_trusted_module
 from ..lookups import class_attribute
@@ -28,6 +31,7 @@ __all__ = [
     "defining_class",
     "interpreted_descriptor",
     "refuse_odd_descriptor",
+    "refuse_saved",
     "is_programs_native",
 ]
 
@@ -206,6 +210,21 @@ def refuse_odd_descriptor(raw: Any, name: str, method: Any) -> None:
             "unknown_object",
             f"a descriptor of class {type(raw).__name__} is used, whose {name} is not a plain function",
         )
+
+
+def refuse_saved(obj: Any, name: str) -> None:
+    """Break for what a node of autograd saved. A read unpacks it, by hooks that the program may have set, and gives new
+    tensors: it happens once, where the program reads it.
+    """
+    if name.startswith(_SAVED) and isinstance(obj, (FunctionCtx, torch.autograd.graph.Node)):
+        raise Break(
+            "unknown_object",
+            f"`{name}` of a {type(obj).__name__} is read, which unpacks what was saved",
+            "no change is needed: what follows is compiled",
+        )
+
+
+_SAVED = ("saved_", "_saved_", "_raw_saved_")
 
 
 def guarded_function(
