@@ -132,6 +132,10 @@ def _wrap_callable(fn: Any, engine: Engine) -> Any:
         return functools.partial(_wrap_callable(fn.func, engine), *fn.args, **fn.keywords)
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(_wrap_callable(fn.__func__, engine))
+    if isinstance(fn, type) and isinstance(inspect.getattr_static(fn, "__call__", None), types.FunctionType):
+        # a decorated class: calls of its instances are compiled, modules' hooks with them
+        fn.__call__ = _wrap_callable(inspect.getattr_static(fn, "__call__"), engine)  # type: ignore[method-assign]
+        return fn
     if isinstance(fn, type) or not callable(fn):
         what = (
             f"the class {fn.__name__}: compile an instance or a method" if isinstance(fn, type) else type(fn).__name__

@@ -109,3 +109,35 @@ def test_dimensions_are_marked_from_the_front():
     tcompile.maybe_mark_dynamic(x, 1)
     tcompile.mark_static(x)
     assert marks.dynamic_dims(x) == marks.static_dims(x) == {0, 1, 2}
+
+
+def test_a_class_is_decorated():
+    @tcompile.compile(fullgraph=True)
+    class Layer(torch.nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.linear = torch.nn.Linear(n, n)
+
+        def forward(self, x):
+            return self.linear(x).relu()
+
+    class More(Layer):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    @tcompile.compile
+    class Shift:
+        def __call__(self, x, by=1):
+            return x + by
+
+    x = torch.randn(2, 3)
+    with tcompile.record() as recorded:
+        for layer in (Layer(3), More(3)):
+            assert isinstance(layer, Layer)
+            torch.testing.assert_close(layer(x), layer.forward(x))
+            layer.register_forward_hook(lambda module, args, out: out * 2)
+            torch.testing.assert_close(layer(x), layer.forward(x) * 2)
+        torch.testing.assert_close(Shift()(x, by=2), x + 2)
+    assert len(recorded.report().graphs) >= 3
+    with pytest.raises(TypeError, match="compile an instance or a method"):
+        tcompile.compile(type("Plain", (), {}))
