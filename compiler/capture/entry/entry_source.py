@@ -83,6 +83,7 @@ class EntryWriter:
         self._count = 0
         self._const_names: dict[int, str] = {}
         self._tracebacks: dict[tuple, types.TracebackType | None] = {}
+        self._noted: set[int] = set()  # tensors made inside whose own attributes are set
         self.kept: list[Any] = []
         self._apart: dict[int, str] = {}  # what `x.data` gave -> a result that counts its changes
         self.returns = False  # whether nothing of the frame is left after this
@@ -235,8 +236,17 @@ class EntryWriter:
         real = world.reals.get(id(v))
         if real is not None:
             return self.load(world.sources[id(real)])
-        if "grad" in world.pending.get(id(v), ()):
+        own = world.pending.get(id(v), {})
+        if "grad" in own:
             raise Unrebuildable(v, "a leaf that was made inside and has a gradient")
+        name = self._made_tensor(v)
+        if own and id(v) not in self._noted:
+            self._noted.add(id(v))
+            for key, value in own.items():
+                self.line(f"setattr({name}, {key!r}, {self.value(value)})")
+        return name
+
+    def _made_tensor(self, v: TraceTensor) -> str:
         choice = self.machine.choices.get(id(v))
         if choice is not None:
             name = self.made.get(id(v))

@@ -130,10 +130,13 @@ def set_attribute(machine: Machine, tensor: TraceTensor, name: str, value: Any) 
         or class_attribute(world.type_of(tensor), name) is not MISSING
     ):
         raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
-    if real is None:
-        raise Break("tensor_attribute", f"an attribute {name} is put on a tensor made inside")
+    if real is None and len(machine.graph.scopes) > 1:
+        raise Break("tensor_attribute", f"an attribute {name} is put on a tensor made inside of an operator's body")
     world.pending.setdefault(id(tensor), {})[name] = value
-    machine.effects.set_attribute(real, name, value)
+    if real is not None:
+        machine.effects.set_attribute(real, name, value)
+    else:  # the entry puts it on the tensor where that leaves the captured part
+        world.keep.append(tensor)
 
 
 def _fits_as_gradient(tensor: TraceTensor, value: Any) -> bool:
