@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tcompile
-from tcompile.compiler import marks
+from tcompile.compiler import events, marks
 from tcompile.compiler.errors import OptionError
 
 
@@ -141,3 +141,13 @@ def test_a_class_is_decorated():
     assert len(recorded.report().graphs) >= 3
     with pytest.raises(TypeError, match="compile an instance or a method"):
         tcompile.compile(type("Plain", (), {}))
+
+
+@pytest.mark.parametrize("backend", ["tcompile", "eager", lambda gm, inputs: gm])
+def test_a_parameter_may_be_called_self(backend):
+    fallbacks = []
+    x = torch.ones(3)
+    with events.listen(lambda e: fallbacks.append(e) if e.kind == "fallback" else None):
+        out = tcompile.compile(lambda self, other: self + other, backend=backend)(x, x)
+    torch.testing.assert_close(out, x + x)
+    assert not fallbacks

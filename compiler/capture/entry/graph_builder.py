@@ -93,7 +93,7 @@ class Scope:
             )
         )
         with where:
-            node = self.graph.placeholder(name)
+            node = self.graph.placeholder(name if name != "self" else "self_")  # (fx takes that one for the module)
         node.target = node.name  # (a body inside of a body: both call their own parameters the same)
         node.meta.update(meta)
         self.last_input = node
