@@ -20,7 +20,7 @@ from ..guards.guard import TensorSpec
 from ..guards.tensors import tensor_mismatch
 from ..runtime.plan_parts import DTYPE_CODES, native_program
 from . import value_json
-from .package_guards import binder, quick_check
+from .package_guards import binder, quick_call
 from .package_plan import decode_plan
 from .program_calls import Check, Input, ProgramCalls, path_text
 from .value_json import decode
@@ -84,26 +84,21 @@ class PackagedProgram(ProgramCalls):
         self._arguments = {row["name"]: row for row in m["arguments"]}
         self._bound = binder(self.signature)
         self._names = [name for name, _, _ in self.signature]
-        self._quick = quick_check(self, self._arguments, place)
+        self._quick = quick_call(self, self._arguments, place, run, self._carefully)
 
     def __repr__(self) -> str:
         sizes = self.shown_sizes()
         return f"PackagedProgram {self.name}({', '.join(self._names)})" + (f", sizes {sizes}" if sizes else "")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._quick(*args, **kwargs)
+
+    def _carefully(self, *args: Any, **kwargs: Any) -> Any:
+        """What the quick way does not know: errors in words, and tensors that lie otherwise than planned."""
         try:
-            bound = self._bound(*args, **kwargs)
+            arguments = dict(zip(self._names, self._bound(*args, **kwargs)))
         except TypeError as e:
             raise ExportError(f"{self.name} was exported as {self.name}({', '.join(self._names)}): {e}") from None
-        quick = self._quick
-        if quick is not None:
-            given = quick.given(bound)
-            if given is not None:
-                return quick.result(self._run(*given), bound, given)
-        return self._carefully(dict(zip(self._names, bound)))
-
-    def _carefully(self, arguments: dict[str, Any]) -> Any:
-        """What the quick way does not know: errors in words, and tensors that lie otherwise than planned."""
         sizes = self.check(arguments)
         given = self._given(arguments, sizes, self.state)
         for k, i in enumerate(self.inputs):

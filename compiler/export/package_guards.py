@@ -1,9 +1,11 @@
 """The quick way into a package: its checks as guards, which C looks at (compiler/guards), and the few steps from the
-arguments of a call to the plan's inputs, and from its results to the program's."""
+arguments of a call to the plan's inputs, and from its results to the program's (native/packaged.c)."""
 
 from __future__ import annotations
 
 import builtins
+import operator
+import sys
 from typing import Any, Callable
 
 import torch
@@ -13,11 +15,12 @@ from ..guards.guard import Guard, TensorSpec
 from ..guards.guard_program import compile_guards
 from ..guards.source import Source
 from ..guards.source_values import is_constant
+from ..native import native
 from ..symbolic.expr import maybe_int, symbol
-from .program_calls import Check, ProgramCalls, path_text
+from .program_calls import Check, ProgramCalls, Record, named_tuple, path_text
 from .value_json import decode, decode_expr
 
-__all__ = ["binder", "quick_check", "Quick"]
+__all__ = ["binder", "quick_call"]
 
 
 def binder(signature: list) -> Callable[..., tuple]:
@@ -32,7 +35,7 @@ def binder(signature: list) -> Callable[..., tuple]:
             text.append("*")
         starred |= kind in ("KEYWORD_ONLY", "VAR_POSITIONAL")
         values[f"_default{k}"] = None if default is None else default[0]
-        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(kind, "")
+        stars = _STARS.get(kind, "")
         text.append(f"{stars}{name}" + ("" if default is None else f"=_default{k}"))
         if kind == "POSITIONAL_ONLY" and (k + 1 == len(signature) or signature[k + 1][1] != kind):
             text.append("/")
@@ -41,49 +44,75 @@ def binder(signature: list) -> Callable[..., tuple]:
     return values["program"]
 
 
-class Quick:
-    """`given(bound)`: the plan's inputs, None where a check fails; `result(outputs, bound, given)`."""
-
-    def __init__(self, check: Callable, inputs: list, readers: list[tuple[int, Callable]], build: Callable):
-        self._check, self._inputs, self._readers, self._build = check, inputs, readers, build
-
-    def given(self, bound: tuple) -> list | None:
-        if self._check(_frame, bound) != -1:
-            return None
-        inputs = self._inputs.copy()
-        for k, read in self._readers:
-            inputs[k] = read(bound)
-        return inputs
-
-    def result(self, outputs: tuple, bound: tuple, given: list) -> Any:
-        return self._build(outputs, bound)
-
-
 def _frame() -> None:
     """Whose parameters the guards speak of."""
 
 
-def quick_check(program: ProgramCalls, arguments: dict[str, dict], place: torch.device) -> Quick | None:
-    """None where a check has no form as a guard."""
+def quick_call(
+    program: ProgramCalls, arguments: dict[str, dict], place: torch.device, run: Callable, slow: Callable
+) -> Callable:
+    """program(*args, **kwargs) for calls that fit; the others go to `slow`, as all do where a check has no form as a
+    guard.
+    """
     index = {name: k for k, (name, _, _) in enumerate(program.signature)}
     state = {"autocast": (), "functorch": None}
     guards = [Guard(None, "STATE", state)]
     for c in program.checks:
         made = _guard(c, index, arguments, place)
         if made is None:
-            return None
+            return slow
         guards.append(made)
     try:
-        check = compile_guards(guards, len(index)).check
+        checks = compile_guards(guards, len(index))
     except ValueError:  # a size that no argument gives alone
-        return None
+        return slow
     inputs = [program.state[i.key] if i.kind == "state" else None for i in program.inputs]
-    readers = []
-    for k, i in enumerate(program.inputs):
-        if i.kind != "state":
-            path, dim = program.symbols[i.key] if i.kind == "size" else (i.path, None)
-            readers.append((k, _reader(index, path, dim)))
-    return Quick(check, inputs, readers, _building(program, index))
+    places = [
+        (k, *(program.symbols[i.key] if i.kind == "size" else (i.path, None)))
+        for k, i in enumerate(program.inputs)
+        if i.kind != "state"
+    ]
+    at, build, with_arguments = _building(program, index)
+    return _in_c(program, index, checks, inputs, places, (at, build, with_arguments), run, slow)
+
+
+_STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+
+
+def _in_c(
+    program: ProgramCalls,
+    index: dict[str, int],
+    checks: Any,
+    inputs: list,
+    places: list[tuple[int, list, int | None]],
+    result: tuple[int, Callable, bool],
+    run: Callable,
+    slow: Callable,
+) -> Callable:
+    kinds = [kind for _, kind, _ in program.signature]
+    # (a name that no keyword has, where no keyword gives the parameter)
+    names = ["" if kind in _NO_KEYWORD else sys.intern(name) for name, kind, _ in program.signature]
+    readers = [
+        (k, index[path[0]], tuple((kind == "attr", key) for kind, key in path[1:]), -1 if dim is None else dim)
+        for k, path, dim in places
+    ]
+    assert native is not None
+    return native.PackageCall(
+        tuple(names),
+        tuple(None if default is None else (default[0],) for _, _, default in program.signature),
+        sum(kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD") for kind in kinds),
+        *(kinds.index(kind) if kind in kinds else -1 for kind in _STARS),
+        checks,
+        _frame,
+        run,
+        tuple(inputs),
+        tuple(readers),
+        *result,
+        slow,
+    )
+
+
+_NO_KEYWORD = ("POSITIONAL_ONLY", *_STARS)
 
 
 def _source(path: list, index: dict[str, int]) -> Source:
@@ -139,16 +168,16 @@ def _reader(index: dict[str, int], path: list, dim: int | None = None) -> Callab
     return read
 
 
-def _building(program: ProgramCalls, index: dict[str, int]) -> Callable[[tuple, tuple], Any]:
-    """How results are put together; what needs more than outputs goes the program's own way."""
+def _building(program: ProgramCalls, index: dict[str, int]) -> tuple[int, Callable, bool]:
+    """How results are put together: (the output that is the result, -1: none; build(outputs), or build(outputs,
+    arguments); whether it takes these). What needs more than outputs goes the program's own way.
+    """
     shape = program.result
     if shape[0] == "output":
-        k = shape[1]
-        return lambda outputs, bound: outputs[k]
-    if shape[0] in ("tuple", "list") and all(part[0] == "output" for part in shape[1]):
-        places = [part[1] for part in shape[1]]
-        make = tuple if shape[0] == "tuple" else list
-        return lambda outputs, bound: make([outputs[place] for place in places])
+        return shape[1], tuple, False
+    of_outputs = _of_outputs(shape)
+    if of_outputs is not None:
+        return -1, of_outputs, False
     sizes = {name: _reader(index, path, dim) for name, (path, dim) in program.symbols.items()}
     names = list(index)
 
@@ -156,4 +185,32 @@ def _building(program: ProgramCalls, index: dict[str, int]) -> Callable[[tuple, 
         values = {name: read(bound) for name, read in sizes.items()}
         return program._build(shape, outputs, dict(zip(names, bound)), values, program.state)
 
-    return build
+    return -1, build, True
+
+
+def _of_outputs(shape: Any) -> Callable[[tuple], Any] | None:
+    """A function of outputs alone that gives a result of this shape; None where it holds arguments, state or sizes."""
+    kind, of = shape[0], shape[1]
+    if kind == "output":
+        return operator.itemgetter(of)
+    if kind == "const":
+        value = decode(of)
+        return (lambda outputs: value) if value is None or isinstance(value, _SHARED) else None
+    if kind not in ("tuple", "list", "dict", "namedtuple", "record"):
+        return None
+    parts = [_of_outputs(part if kind in ("tuple", "list") else part[1]) for part in of]
+    if None in parts:
+        return None
+    if kind in ("tuple", "list"):
+        make: Callable = tuple if kind == "tuple" else list
+        return lambda outputs: make([part(outputs) for part in parts])
+    if kind == "namedtuple":
+        cls = named_tuple(shape[2], [key for key, _ in of])
+        return lambda outputs: cls(*[part(outputs) for part in parts])
+    keys = [decode(key) if kind == "dict" else key for key, _ in of]
+    items = list(zip(keys, parts))
+    fields: Callable = dict if kind == "dict" else Record
+    return lambda outputs: fields([(key, part(outputs)) for key, part in items])
+
+
+_SHARED = (bool, int, float, complex, str, bytes)  # constants that each call may give anew

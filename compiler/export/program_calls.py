@@ -18,7 +18,7 @@ from ..guards.tensors import memory_range
 from ..symbolic.terms import is_signed
 from . import value_json
 
-__all__ = ["ProgramCalls", "Input", "Check", "Record", "path_text"]
+__all__ = ["ProgramCalls", "Input", "Check", "Record", "named_tuple", "path_text"]
 
 
 class Record(dict):
@@ -349,10 +349,14 @@ class ProgramCalls:
         cls = self.classes.get(shape[2])
         if kind == "namedtuple":
             if cls is None:
-                name = shape[2].rpartition(".")[2]
-                cls = self.classes[shape[2]] = collections.namedtuple(name, list(fields))  # type: ignore[misc]
+                cls = self.classes[shape[2]] = named_tuple(shape[2], list(fields))
             return cls(*fields.values())
         return cls(**fields) if cls is not None else Record(fields)
+
+
+def named_tuple(name: str, fields: list[str]) -> type:
+    """The class of a result whose own class is not at hand. `name`: its module's, a dot, its own."""
+    return collections.namedtuple(name.rpartition(".")[2], fields)  # type: ignore[misc]
 
 
 def _overlap(a: Any, b: Any) -> bool:

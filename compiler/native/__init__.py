@@ -30,7 +30,7 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing", "autograd_node"]
 
-API = 37  # TCOMPILE_NATIVE_API in native.h
+API = 38  # TCOMPILE_NATIVE_API in native.h
 
 NODE_API = 5  # in node.cpp
 

@@ -443,6 +443,8 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
     tc_torch_api.products[0][PRODUCT_BMM] = dlsym(cpu, "aoti_torch_cpu_bmm_out");
     tc_torch_api.products[0][PRODUCT_ADDMM] = dlsym(cpu, "aoti_torch_cpu_addmm_out");
     tc_torch_api.products[0][PRODUCT_BADDBMM] = dlsym(cpu, "aoti_torch_cpu_baddbmm_out");
+#define FIND_IN_TORCH(name) dlsym(cpu, name)
+    BLAS_FIND(&tc_torch_api.blas, FIND_IN_TORCH);
     FIND(cpu, delete_tensor, "aoti_torch_delete_tensor_object");
     int (*new_undefined)(AtenTensor *);
     *(void **)&new_undefined = dlsym(cpu, "aoti_torch_new_uninitialized_tensor");

@@ -2,6 +2,7 @@
 #ifndef TCOMPILE_LAUNCHER_H
 #define TCOMPILE_LAUNCHER_H
 
+#include "blas.h"
 #include "native.h"
 
 /* The ABI of generated code (compiler/codegen/cpp/printer.py). */
@@ -52,6 +53,7 @@ typedef struct {
     void (*set_grad_enabled)(uint8_t);
     PyObject *(*wrap)(const void *);
     void *products[2][N_PRODUCTS];     /* into given memory; [0] on the CPU, [1] on a GPU */
+    BlasApi blas;
     void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
     int (*max_threads)(void);
     int (*in_parallel)(void);

@@ -18,7 +18,7 @@
 
 /* What Python expects of the built extension; compiler/native/__init__.py has the same number. Raise both when the two
    sides must change together: an extension built from older sources then counts as missing. */
-#define TCOMPILE_NATIVE_API 37
+#define TCOMPILE_NATIVE_API 38
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -42,6 +42,8 @@ HIDDEN int tc_init_bridge(PyObject *module);
 HIDDEN void tc_mark_final(void);
 /* plan.c: whole plans. */
 HIDDEN int tc_init_plan(PyObject *module);
+/* packaged.c: calls of packages. */
+HIDDEN int tc_init_packaged(PyObject *module);
 /* cuda_driver.c: the GPU's launcher. */
 HIDDEN int tc_init_cuda(PyObject *module);
 HIDDEN int tc_init_gemm(PyObject *module);

@@ -26,6 +26,7 @@ typedef struct {
     Live *live;
     Kept *kept;                    /* by slot; the program's, or this call's where the program is in use */
     int writing;                   /* whether inputs may have been written */
+    int by_blas;                   /* whether BLAS computes products: torch's settings may ask for fewer bits */
 } Frame;
 
 /* ---- slots */
@@ -260,10 +261,25 @@ static int run_call(Frame *f, const CallSpec *c)
     return rc;
 }
 
+static inline BlasMatrix matrix_of(const Frame *f, int at)
+{
+    return (BlasMatrix){data_of(f, at), &f->value[f->p->slots[at].dims]};
+}
+
+static int run_blas(const Frame *f, const Step *st, int sum)
+{
+    const int *s = st->slots;
+    BlasMatrix c = sum ? matrix_of(f, s[1]) : (BlasMatrix){NULL, NULL};
+    return blas_product(&tc_torch_api.blas, st->blas - 1, matrix_of(f, s[0]), matrix_of(f, s[sum + 1]),
+                        matrix_of(f, s[sum + 2]), c, sum ? f->p->slots[s[1]].ndim : 0, st->beta, st->alpha);
+}
+
 static int run_product(Frame *f, const Step *st)
 {
     int sum = st->product >= PRODUCT_ADDMM, n = sum ? 4 : 3;
     AtenTensor t[4];
+    if (st->blas && f->by_blas && LIKELY(!run_blas(f, st, sum)))
+        return 0;
     if (st->gemm && LIKELY(!tc_gemm_run(st->gemm, f->p->device, data_of(f, st->slots[0]), data_of(f, st->slots[n - 2]),
                                         data_of(f, st->slots[n - 1]), sum ? data_of(f, st->slots[1]) : NULL)))
         return 0;
@@ -549,6 +565,7 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
         memset(f.kept, 0, sizeof(Kept) * (p->n_slots + 1));
     }
     p->in_use = 1;
+    f.by_blas = p->calls_blas && blas_allowed(&tc_torch_api.blas);
     PyObject *result = NULL;
     int grad = 0, rc = 0;
     for (int i = 0; i < p->n_slots && !rc; i++) {
@@ -596,6 +613,11 @@ PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, 
         return NULL;
     }
     return run_program((ProgramObject *)self, args, PyVectorcall_NARGS(nargsf), NULL);
+}
+
+PyObject *tc_plan_run(PyObject *plan, PyObject *const *args, Py_ssize_t n)
+{
+    return run_program((ProgramObject *)plan, args, n, NULL);
 }
 
 PyObject *tc_program_consume(PyObject *self, PyObject *inputs)

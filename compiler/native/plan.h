@@ -50,6 +50,7 @@ typedef struct {
     int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
     int product;                       /* which */
     int widens; /* whether a product is written in another dtype than it reads: torch has no C function for that */
+    int blas; /* 1 + the number of the dtype where BLAS may compute a product of matrices (blas.h) */
     double beta, alpha;
     Gemm *gemm;                        /* or NULL */
     TorchCall *torch;                  /* of STEP_TORCH */
@@ -64,6 +65,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     int device;                        /* index of the GPU, -1: the CPU */
     int n_inputs, n_symbols, n_values, n_slots, n_steps, n_outputs, scratch_value;
+    int calls_blas;                    /* whether a step of the CPU's is such a product */
     int calls_torch; /* whether operators of torch run, which autograd would record (addmm_out copies its bias) */
     int most_slots, most_sizes, most_params;
     int *symbols;                      /* (input, kind, dim) each */
@@ -85,6 +87,9 @@ typedef struct {
 
 HIDDEN PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 HIDDEN PyObject *tc_program_consume(PyObject *self, PyObject *inputs);
+/* The same without a call of Python's; and how many results it gives, -1 where `plan` is no Program. */
+HIDDEN PyObject *tc_plan_run(PyObject *plan, PyObject *const *args, Py_ssize_t n);
+HIDDEN int tc_plan_outputs(PyObject *plan);
 HIDDEN void tc_plan_forget(Kept *kept, int n);
 
 #endif

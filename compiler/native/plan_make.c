@@ -153,6 +153,21 @@ static int read_torch(ProgramObject *p, Step *st, PyObject *tuple)
     return at ? 0 : -1;
 }
 
+/* Whether BLAS may compute a product: 0, or 1 + the number of its dtype. What is written to an input, torch counts. */
+static int blas_kind(const ProgramObject *p, const Step *st)
+{
+    int n = st->product == PRODUCT_MM ? 3 : st->product == PRODUCT_ADDMM ? 4 : 0,
+        dtype = n ? blas_dtype(p->slots[st->slots[0]].dtype) : -1;
+    for (int i = 0; i < n; i++) {
+        const Slot *s = &p->slots[st->slots[i]];
+        int is_bias = n == 4 && i == 1;
+        if (dtype < 0 || blas_dtype(s->dtype) != dtype || (!i && s->kind == SLOT_INPUT) ||
+            (s->ndim != 2 && !(is_bias && s->ndim == 1)))
+            return 0;
+    }
+    return tc_torch_api.blas.gemm[0] ? 1 + dtype : 0;
+}
+
 static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
 {
     if (!PyTuple_Check(tuple) || !PyTuple_GET_SIZE(tuple))
@@ -210,10 +225,12 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         st->product -= st->widens ? N_PRODUCTS : 0;
         if (st->product < 0 || st->product >= N_PRODUCTS || !tc_torch_api.products[p->device >= 0][st->product])
             return bad();
-        return (st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) &&
-                       (st->call = read_call(p, b))
-                   ? 0
-                   : -1;
+        if (!(st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) ||
+            !(st->call = read_call(p, b)))
+            return -1;
+        st->blas = p->device < 0 && !st->widens ? blas_kind(p, st) : 0;
+        p->calls_blas |= st->blas;
+        return 0;
     }
     case STEP_TORCH:                       /* (kind, address, words: (kind, index) each, reals, call) */
         return read_torch(p, st, tuple);
@@ -463,6 +480,11 @@ static PyTypeObject Program_Type = {
     .tp_members = program_members,
     .tp_vectorcall_offset = offsetof(ProgramObject, vectorcall),
 };
+
+int tc_plan_outputs(PyObject *plan)
+{
+    return Py_TYPE(plan) == &Program_Type ? ((ProgramObject *)plan)->n_outputs : -1;
+}
 
 int tc_init_plan(PyObject *module)
 {
