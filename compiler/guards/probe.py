@@ -396,7 +396,12 @@ def _find_thread_state() -> ThreadState | None:
         and not off[0][at] & inference_bit
         and cast[0][at] == on[0][at]
     )
-    return ThreadState(grad_bit, inference_bit) if good and native.set_thread_state(path, *names, at) else None
+    if not good or not native.set_thread_state(path, *names, at):
+        return None
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        past = read()
+    native.set_autograd_keys(past[2] & ~here[2] if not here[2] & ~past[2] else 0)
+    return ThreadState(grad_bit, inference_bit)
 
 
 def prepare() -> bool:

@@ -10,6 +10,7 @@
    tensors of its own, so that it deletes none that the other one computes with. */
 #include "plan.h"
 #include "cuda_driver.h"
+#include "state.h"
 #include "trace.h"
 
 #include <stdlib.h>
@@ -287,10 +288,14 @@ static int run_product(Frame *f, const Step *st)
         if (UNLIKELY(!(t[i] = tensor_of(f, st->slots[i]))))
             return -1;
     void *function = tc_torch_api.products[f->p->device >= 0][st->product];
+    int counted = f->p->slots[st->slots[0]].kind == SLOT_INPUT; /* (autograd counts what is written to an input) */
+    uint64_t keys = counted ? 0 : tc_pass_autograd();
     int rc = st->widens ? -1
              : sum      ? ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double))function)(
                               t[0], t[1], t[2], t[3], st->beta, st->alpha)
                         : ((int (*)(AtenTensor, AtenTensor, AtenTensor))function)(t[0], t[1], t[2]);
+    if (!counted)
+        tc_heed_autograd(keys);
     if (LIKELY(!rc))
         return 0;
     /* torch's C functions print what they threw and lose it: torch's own function raises it, or succeeds in a second
@@ -369,7 +374,9 @@ static int run_torch(Frame *f, const Step *st)
     for (int i = 0; i < c->n_reals; i++)
         memcpy(&reals[i], &f->value[c->reals[i]], sizeof *reals);
     PyThreadState *saved = f->p->device < 0 ? PyEval_SaveThread() : NULL; /* (a GPU's functions launch, and return) */
+    uint64_t keys = tc_pass_autograd();
     int failed = call_function(c->function, words, reals);
+    tc_heed_autograd(keys);
     if (saved)
         PyEval_RestoreThread(saved);
     if (UNLIKELY(failed))

@@ -31,6 +31,35 @@ static const uint64_t *key_words(void)
     return thread_keys;
 }
 
+/* ---- calls of torch's kernels that nothing is to be recorded for: past the layers of its dispatcher that record.
+   Grad mode alone leaves them in the way: they make views that are tracked, and shared counters, for temporaries. */
+static uint64_t autograd_keys;          /* the bits of the excluded word, 0: they are not known */
+
+uint64_t tc_pass_autograd(void)
+{
+    uint64_t *k = autograd_keys ? (uint64_t *)key_words() : NULL;
+    uint64_t before = k ? k[1] : 0;
+    if (k)
+        k[1] |= autograd_keys;
+    return before;
+}
+
+void tc_heed_autograd(uint64_t before)
+{
+    uint64_t *k = autograd_keys ? (uint64_t *)key_words() : NULL;
+    if (k)
+        k[1] = before;
+}
+
+static PyObject *set_autograd_keys(PyObject *self, PyObject *bits)
+{
+    (void)self;
+    autograd_keys = PyLong_AsUnsignedLongLong(bits);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 StateCheck *tc_state_new(PyObject *spec)
 {
     int mask, bits;
@@ -166,6 +195,7 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
 static PyMethodDef methods[] = {
     {"set_thread_state", set_thread_state, METH_VARARGS,
      "Where c10 keeps its thread-local state. False where it is not there."},
+    {"set_autograd_keys", set_autograd_keys, METH_O, "Which bits of the excluded keys word pass autograd by."},
     {"read_thread_state", read_thread_state, METH_NOARGS,
      "(first bytes of the autograd state, included keys word, excluded keys word), or None."},
     {NULL, NULL, 0, NULL},

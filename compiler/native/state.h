@@ -12,6 +12,9 @@ HIDDEN StateCheck *tc_state_new(PyObject *spec);
 HIDDEN void tc_state_free(StateCheck *s);
 /* 1 holds, 0 does not, -1 an exception is set. */
 HIDDEN int tc_state_check(StateCheck *s);
+/* From here on this thread's calls of torch pass autograd by; what tc_heed_autograd() takes. */
+HIDDEN uint64_t tc_pass_autograd(void);
+HIDDEN void tc_heed_autograd(uint64_t before);
 HIDDEN int tc_init_state(PyObject *module);
 
 #endif

@@ -130,7 +130,8 @@ ROWS = (
     ),
     Row(
         "torch._C",
-        "DisableTorchFunction DisableTorchFunctionSubclass _DisableTorchDispatch _AutoDispatchBelowAutograd _ExcludeDispatchKeyGuard "
+        "DisableTorchFunction DisableTorchFunctionSubclass _DisableTorchDispatch _AutoDispatchBelowAutograd "
+        "_AutoDispatchBelowADInplaceOrView _ExcludeDispatchKeyGuard "
         "_SetExcludeDispatchKeyGuard _InferenceMode",
         "guards that are entered around torch's kernels",
     ),
@@ -322,6 +323,12 @@ ROWS = (
         "_ZN3c1013AutogradState13get_tls_stateEv _ZN3c104impl26raw_local_dispatch_key_setE",
         "guards in C read the state of the thread",
         optional="guards call torch's Python functions instead, slower",
+    ),
+    Row(
+        "libtorch()",
+        "_ZN2at13globalContextEv _ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
+        "small products by BLAS, where torch multiplies as it would",
+        optional="torch's own addmm multiplies, slower",
     ),
     Row("libtorch()", "_ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm", "random numbers in CUDA graphs", cuda=True),
     # --- torch.compile's own parts, which the two adapters use
