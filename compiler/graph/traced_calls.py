@@ -12,6 +12,7 @@ from typing import Any, Callable, Sequence
 import torch
 from torch.utils import _pytree as pytree
 
+from .recurrent import for_symbols
 from .tensor import DataDependentError, TraceTensor, dispatch_operator
 
 __all__ = ["trace_call", "is_factory", "factory_overload", "call_factory_overload"]
@@ -226,6 +227,7 @@ def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
         return t.requires_grad_() if grad else t
     if (op := factory_overload(fn, args, kwargs)) is not None:
         return call_factory_overload(op, args, kwargs)
+    fn = for_symbols(fn, args, kwargs)
     try:
         return fn(*args, **kwargs) if fn is not torch._C._nn.one_hot else _one_hot(*args, **kwargs)
     except RuntimeError as e:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
 
+from ...graph.recurrent import for_symbols
 from ...graph.traced_calls import call_factory_overload, factory_overload
 from ...graph.tensor import DataDependentError, TraceTensor
 from ...guards.state import read_field
@@ -336,7 +337,7 @@ def call_function(machine: Machine, fn: Callable, args: list, kwargs: dict) -> A
             machine, "call_function", fn, args, kwargs, machine.native(call_factory_overload, factory, args, kwargs)
         )
     outputs = _versions(kwargs.get("out"))
-    result = _run(machine, fn, args, kwargs)
+    result = _run(machine, for_symbols(fn, args, kwargs), args, kwargs)
     if any(tensor._version == before for tensor, before in outputs):
         raise Break("unsupported", f"{name}() leaves its out= argument as it is where tensors hold no data")
     return _finish(machine, "call_function", fn, args, kwargs, result)
