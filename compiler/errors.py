@@ -15,6 +15,7 @@ __all__ = [
     "NoToolchainError",
     "InternalError",
     "OutdatedCapture",
+    "check_error",
     "VerifyError",
 ]
 
@@ -90,3 +91,9 @@ class OutdatedCapture(InternalError):
     def __init__(self, text: str, failure: object):
         super().__init__(text)
         self.failure = failure
+
+
+def check_error(message: str) -> Exception:
+    """The exception that a failed check of this message raises."""
+    kind, _, text = message.partition(": ")
+    return (IndexError if kind == "IndexError" else RuntimeError)(text)

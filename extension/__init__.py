@@ -114,6 +114,9 @@ _NAMES: dict[str, str] = {
     "events": "compiler.events:",  # modules
 }
 
+# what gives no report: a packaged program's first call is not to wait for the classes of reports
+_WITHOUT_REPORTS = ("compiler.export.load_package", "compiler.errors")
+
 __all__ = [*_NAMES, "__version__", "load_ipython_extension", "unload_ipython_extension"]
 
 
@@ -131,7 +134,8 @@ def __getattr__(name: str) -> Any:
     module = _load("." + where.rstrip(":"))
     value = module if where.endswith(":") else getattr(module, name)
     globals()[name] = value
-    _let_reports_draw_themselves()
+    if where not in _WITHOUT_REPORTS:
+        _let_reports_draw_themselves()
     return value
 
 

@@ -6,13 +6,10 @@ so that memory is free for the next allocation; a buffer that is made in another
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..ops import philox
-from ..ops.functional_forms import counting
 from ..errors import InternalError
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
 from ..lowering.ir import Buffer
@@ -22,27 +19,9 @@ from ..base.quoting import comment, identifier
 from ..base import unseen_writes
 from ..symbolic.expr import Expr, as_expr
 from .generated import HostPlan
+from .plan_functions import as_planned, changed, other_name, view_of
 
-__all__ = ["host_plan", "direct_function", "as_planned", "changed", "is_whole", "view_of"]
-
-# Operators whose torch function takes the same positional arguments and has less overhead than the OpOverload.
-_DIRECT = {
-    "aten.mm.default": torch.mm,
-    "aten.bmm.default": torch.bmm,
-    "aten.addmm.default": torch.addmm,
-    "aten.mm.out": torch.mm,
-    "aten.bmm.out": torch.bmm,
-    "aten.addmm.out": torch.addmm,
-    "aten.baddbmm.out": torch.baddbmm,
-    "aten.baddbmm.default": torch.baddbmm,
-    "aten.convolution.default": torch.convolution,
-    str(philox.STATE): philox.draw,
-}
-
-
-def direct_function(op: Any) -> Callable:
-    """What to call for an operator, with the operator's arguments: of its names the one with the least overhead."""
-    return _DIRECT.get(str(op)) or counting(op) or getattr(op, "_op", op)
+__all__ = ["host_plan", "is_whole"]
 
 
 def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None) -> HostPlan:
@@ -283,7 +262,7 @@ class _HostPrinter:
     def _extern(self, extern: Extern) -> None:
         self.extern_calls += 1
         op = extern.out_variant if extern.out_variant is not None else extern.op
-        function = self._global(_function_name(op), _DIRECT.get(str(op)) or counting(op) or op)
+        function = self._global(_function_name(op), other_name(op) or op)
         args = [self._value(arg) for arg in extern.args] + [
             f"{key}={self._value(value)}" for key, value in extern.kwargs.items()
         ]
@@ -388,46 +367,6 @@ def _function_name(op: Any) -> str:
     return identifier(getattr(op, "__name__", str(op)))
 
 
-def view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype: torch.dtype | None) -> torch.Tensor:
-    """A result that is a view of `base`, whose elements it may read as another dtype's; the offset, in those, counts
-    from where `base` begins. Gradients through it are the bridge's business, not the plan's."""
-    if base.requires_grad:
-        with torch.no_grad():
-            return _view_of(base, shape, stride, offset, dtype)
-    return _view_of(base, shape, stride, offset, dtype)
-
-
-def changed(tensor: torch.Tensor, n: int) -> torch.Tensor:
-    """A result that the program has changed n times after making it: its version says so, whatever the operators that
-    wrote into it on the way counted.
-    """
-    torch._C._autograd._unsafe_set_version_counter((tensor,), (n,))
-    return tensor
-
-
-def as_planned(tensor: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
-    """`tensor` with the planned strides: itself, or a copy where the operator laid its result out in another way."""
-    if tensor is None or tensor.stride() == stride and tensor.shape == shape:
-        return tensor  # None: an operator leaves out a result that is not needed (a workspace)
-    if tensor.shape != shape:
-        raise InternalError(f"an operator gave the shape {tuple(tensor.shape)} where {shape} was planned")
-    if all(a == b or size == 1 for size, a, b in zip(shape, tensor.stride(), stride)):
-        return tensor  # strides of dimensions of size 1 address nothing
-    out = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
-    out.data.copy_(tensor)  # to autograd no change of the result
-    return out
-
-
 def _in_memory_of(base: torch.Tensor, shape: tuple, stride: tuple, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of another dtype in the storage of `base`, which nothing else uses any more."""
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), 0, shape, stride)
-
-
-def _view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype: torch.dtype | None) -> torch.Tensor:
-    begin = base.storage_offset()
-    if dtype is None:
-        return base.as_strided(shape, stride, begin + offset)
-    per = max(1, dtype.itemsize // base.dtype.itemsize)
-    n = base.untyped_storage().nbytes() // base.dtype.itemsize - begin
-    flat = base.as_strided((n // per * per,), (1,), begin).view(dtype)
-    return flat.as_strided(shape, stride, flat.storage_offset() + offset)

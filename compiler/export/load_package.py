@@ -14,7 +14,7 @@ from typing import Any, Callable
 import torch
 
 from ..base.processor import cpu_features
-from ..codegen.host import as_planned, view_of
+from ..codegen.plan_functions import as_planned, view_of
 from ..errors import CacheFileError, ExportError, OptionError
 from ..guards.guard import TensorSpec
 from ..guards.tensors import tensor_mismatch
@@ -208,7 +208,7 @@ def _tensors(m: dict[str, Any], file: Path, place: torch.device) -> list[torch.T
 
 
 def _program(m: dict[str, Any], folder: Path, tensors: list[torch.Tensor], place: torch.device) -> Callable:
-    from ..runtime.cpu_kernels import native_ready
+    from ..native.ready import native_ready
 
     if not native_ready():
         raise CacheFileError("packages need tcompile's C extension, which is not built here or does not fit this torch")

@@ -25,7 +25,7 @@ import torch
 
 from .. import stages
 from ..codegen.generated import Generated
-from ..codegen.host import view_of
+from ..codegen.plan_functions import view_of
 from ..base import unseen_writes
 from ..config import Options
 from ..errors import ExportError
@@ -33,7 +33,7 @@ from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.meta.core import TensorMeta
 from ..graph.tensor import from_meta
 from ..ops import lstm, philox
-from ..runtime.cpu_kernels import native_ready
+from ..native.ready import native_ready
 from ..runtime.native_program import NotInC, ProgramBuilder, detached_view
 from ..runtime.plan_parts import DTYPE_CODES
 from ..symbolic.env import INT_LIMIT, ShapeEnv

@@ -6,8 +6,7 @@ import ctypes
 from pathlib import Path
 from typing import Any, Callable
 
-from ..errors import CacheFileError
-from ..lowering.ir import check_error
+from ..errors import CacheFileError, check_error
 from ..native import native
 from .value_json import decode_expr
 

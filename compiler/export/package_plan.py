@@ -185,7 +185,7 @@ def decode_plan(
 
 
 def _operator(name: str, schema: str) -> Callable:
-    from ..codegen.host import direct_function
+    from ..codegen.plan_functions import direct_function
 
     library, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")

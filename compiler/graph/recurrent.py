@@ -89,7 +89,9 @@ def _sequence(is_lstm: bool) -> Callable:
         length = x.shape[1 if batch_first is True else 0] if isinstance(x, TraceTensor) and x.dim() == 3 else None
         if (
             length is None
-            or dropout and train and num_layers > 1
+            or dropout
+            and train
+            and num_layers > 1
             or len(params) != parts * num_layers * directions  # (projections have more)
         ):
             return None

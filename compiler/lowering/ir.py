@@ -81,7 +81,6 @@ __all__ = [
     "cast",
     "round_to",
     "check_index",
-    "check_error",
     "prim",
     "indirect_symbol",
     "indirect_values",
@@ -324,12 +323,6 @@ def check_index(i: Value, size: Value, message: str) -> Value:
     if i.is_const and size.is_const and 0 <= i.attr < size.attr:
         return i
     return make("check_index", torch.int64, (i, size), message)
-
-
-def check_error(message: str) -> Exception:
-    """The exception that a failed check of this message raises."""
-    kind, _, text = message.partition(": ")
-    return (IndexError if kind == "IndexError" else RuntimeError)(text)
 
 
 def prim(op: str, *args: Value) -> Value:

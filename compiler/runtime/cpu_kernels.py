@@ -12,15 +12,14 @@ import shutil
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-import torch
 
 from .. import events
 from ..base import forks
 from ..codegen.cpp.dtypes import ctype
 from ..codegen.generated import GeneratedKernel
-from ..errors import ToolchainError
-from ..lowering.ir import check_error
-from ..native import native, say_missing
+from ..errors import ToolchainError, check_error
+from ..native import native
+from ..native.ready import native_ready
 from .cache import KernelCache, content_key, open_cache, temporary_cache
 from .cache_misses import remember, why_missing
 from .joined_kernels import KernelLibrary, Text, groups, joined, symbol_end
@@ -30,21 +29,6 @@ __all__ = ["load_kernels", "load_text", "PythonKernel", "native_ready"]
 
 _lock = forks.lock()
 _libraries: dict[str, KernelLibrary] = {}
-_native_state: list[Any] = []
-
-
-def native_ready() -> bool:
-    """Whether the C launcher can be used with this torch; says why not, once."""
-    if native is None:
-        say_missing()
-        return False
-    if not _native_state:
-        sample = torch.empty(3)
-        why = native.launcher_setup(sample, torch.Tensor, sample._cdata, sample.data_ptr())
-        _native_state.append(why)
-        if why is not None:
-            events.fallback("launcher", f"{why}; kernels are called through ctypes")
-    return _native_state[0] is None
 
 
 def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[KernelLibrary]:

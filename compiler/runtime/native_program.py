@@ -16,7 +16,8 @@ import torch
 
 from ..base import unseen_writes
 from ..codegen.generated import Generated
-from ..codegen.host import as_planned, changed, direct_function, is_whole, view_of
+from ..codegen.host import is_whole
+from ..codegen.plan_functions import as_planned, changed, direct_function, view_of
 from ..fusion.memory.liveness import nbytes
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, View
 from ..lowering.ir import Buffer

@@ -46,6 +46,29 @@ class Attention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
 
 
+class Last(nn.Module):
+    """The end of a sequence."""
+
+    def __init__(self, kind, **how):
+        super().__init__()
+        self.layers = kind(4, 5, 2, batch_first=True, **how)
+
+    def forward(self, x):
+        return self.layers(x)[0][:, -1]
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.LSTMCell(4, 5), nn.GRUCell(5, 5)
+
+    def forward(self, x):
+        h = c = x.new_zeros(x.shape[0], 5)
+        for _ in range(2):
+            h, c = self.first(x, (h, c))
+        return self.second(h, c)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
 
@@ -107,6 +130,19 @@ PROGRAMS: dict[str, Program] = {
         mlp, lambda: (rows(5, 16),), lambda: [(rows(9, 16),)], {"input": [0]}, {"cpu_products": "library"}
     ),
     "recurrent": Program(lambda: nn.LSTM(4, 5, 2), lambda: (rows(3, 2, 4),), lambda: [(rows(3, 2, 4),)]),
+    "LSTM of any batch": Program(
+        lambda: Last(nn.LSTM), lambda: (rows(3, 4, 4),), lambda: [(rows(2, 4, 4),), (rows(9, 4, 4),)], {"x": [0]}
+    ),
+    "GRU of any batch": Program(
+        lambda: Last(nn.GRU, bidirectional=True), lambda: (rows(3, 4, 4),), lambda: [(rows(7, 4, 4),)], {"x": [0]}
+    ),
+    "LSTM in float64": Program(
+        lambda: Last(nn.LSTM, bidirectional=True, bias=False).double(),
+        lambda: (rows(3, 4, 4).double(),),
+        lambda: [(rows(7, 4, 4).double(),)],
+        {"x": [0]},
+    ),
+    "cells of any batch": Program(Cells, lambda: (rows(3, 4),), lambda: [(rows(6, 4),)], {"x": [0]}),
     "convolutions": Program(convolutions, lambda: (rows(2, 3, 8, 8),), lambda: [(rows(4, 3, 8, 8),)], {"input": [0]}),
     "attention": Program(Attention, lambda: (rows(2, 6, 16),), lambda: [(rows(2, 9, 16),)], {"x": [1]}),
     "library attention": Program(

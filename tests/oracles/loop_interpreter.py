@@ -13,7 +13,8 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 
 from tcompile.compiler.ops import mask_bits, keep_bits, philox
-from tcompile.compiler.lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
+from tcompile.compiler.errors import check_error
+from tcompile.compiler.lowering.ir import Acc, Buffer, Kernel, Value, walk
 from tcompile.compiler.lowering.lowered import Param
 from tcompile.compiler.lowering.primitives import REDUCTIONS
 from tcompile.compiler.lowering.verify_loops import unmasked

@@ -1,9 +1,11 @@
 /* A package: its manifest, the checks of its arguments, and its plan (compiler/runtime/plan_parts.py) run with
  * at::Tensor. */
+#include "../../native/blas.h"
 #include "package_calls.h"
 #include "package_kernels.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/DeviceGuard.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -41,6 +43,8 @@ struct Step {
   int kind = 0, slot = 0;
   const Kernel* kernel = nullptr;
   std::vector<int> slots, sizes;
+  int blas = 0; /* 1 + the number of the dtype where BLAS may compute the product */
+  double beta = 0, alpha = 0;
   Call call;
 };
 
@@ -85,6 +89,17 @@ struct PackageData {
 };
 
 namespace {
+
+const BlasApi& blas() {
+  static const BlasApi made = [] {
+    BlasApi api;
+    void* lib = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+    auto find = [&](const char* name) { return dlsym(lib ? lib : RTLD_DEFAULT, name); };
+    BLAS_FIND(&api, find);
+    return api;
+  }();
+  return made;
+}
 
 /* ---- arguments */
 template <class T>
@@ -237,7 +252,8 @@ class Frame {
           tensor[s.slot] = at::Tensor();
           break;
         case STEP_CALL:
-          accept(s.call, called(s.call));
+          if (!s.blas || !by_blas || !multiplied(s))
+            accept(s.call, called(s.call));
           break;
         default:
           break;
@@ -261,6 +277,15 @@ class Frame {
   std::vector<at::Tensor> tensor; /* by slot */
   std::vector<void*> data;
   at::Tensor scratch;
+  bool by_blas = p.place.is_cpu() && blas_allowed(&blas());
+
+  bool multiplied(const Step& s) const {
+    auto matrix = [&](int slot) { return BlasMatrix{data_of(slot), value.data() + p.slots[slot].dims}; };
+    bool sum = s.slots.size() == 4;
+    return !blas_product(&blas(), s.blas - 1, matrix(s.slots[0]), matrix(s.slots[sum + 1]), matrix(s.slots[sum + 2]),
+                         sum ? matrix(s.slots[1]) : BlasMatrix{nullptr, nullptr},
+                         sum ? p.slots[s.slots[1]].ndim : 0, s.beta, s.alpha);
+  }
 
   at::IntArrayRef shape(int at) const { return {value.data() + p.slots[at].dims, size_t(p.slots[at].ndim)}; }
   at::IntArrayRef stride(int at) const {
@@ -470,6 +495,24 @@ void read_arguments(const Json& m, PackageData& p) {
   }
 }
 
+double real_of(const Json& j) { return j.kind == Json::Int ? double(j.whole) : j.real; }
+
+/* Whether BLAS may compute a product: 0, or 1 + the number of its dtype (as in compiler/native/plan_make.c). */
+int blas_kind(const PackageData& p, const Step& s, int product) {
+  size_t n = product == 0 ? 3 : product == 2 ? 4 : 0;
+  if (!n || s.slots.size() != n || !p.place.is_cpu() || !blas().gemm[0])
+    return 0;
+  int dtype = blas_dtype(int(p.slots.at(s.slots[0]).dtype));
+  for (size_t i = 0; i < n; i++) {
+    const Slot& slot = p.slots.at(s.slots[i]);
+    bool bias = n == 4 && i == 1;
+    if (dtype < 0 || blas_dtype(int(slot.dtype)) != dtype || (!i && slot.kind == SLOT_INPUT) ||
+        (slot.ndim != 2 && !(bias && slot.ndim == 1)))
+      return 0;
+  }
+  return 1 + dtype;
+}
+
 void read_plan(const Json& plan, PackageData& p) {
   std::map<std::string, const Kernel*> kernels;
   for (auto& k : p.kernels)
@@ -493,6 +536,12 @@ void read_plan(const Json& plan, PackageData& p) {
       made.sizes = ints(s[3]);
     } else if (made.kind == STEP_PRODUCT || made.kind == STEP_TORCH) { /* calls like any other, here */
       made.call = call(s[made.kind == STEP_PRODUCT ? 5 : 4]);
+      if (made.kind == STEP_PRODUCT) {
+        made.slots = ints(s[2]);
+        made.beta = real_of(s[3]);
+        made.alpha = real_of(s[4]);
+        made.blas = blas_kind(p, made, int(s[1].whole));
+      }
       made.kind = STEP_CALL;
     } else if (made.kind == STEP_CALL) {
       made.call = call(s[1]);
@@ -559,6 +608,7 @@ std::vector<c10::IValue> Package::run(const std::vector<c10::IValue>& arguments)
   std::vector<c10::IValue> given = arguments;
   std::vector<int64_t> sizes = checked(p, given);
   at::NoGradGuard no_gradients;
+  at::AutoDispatchBelowADInplaceOrView no_records;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::OptionalDeviceGuard guard(p.place.is_cpu() ? std::nullopt : std::optional<at::Device>(p.place));
   std::vector<c10::IValue> outputs = Frame(p, given, sizes).run(), results;

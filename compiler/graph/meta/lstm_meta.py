@@ -18,7 +18,10 @@ __all__: list[str] = []
 def rnn_layer(*args: Any) -> tuple:
     x, w_hh, workspace = args[0], args[2], args[-1]
     if not workspace and not all(isinstance(size, int) for size in x.shape):
-        made = (new((*x.shape[:2], w_hh.shape[1]), x.dtype, x.device), *(new(a.shape, a.dtype, a.device) for a in args[5:7]))
+        made = (
+            new((*x.shape[:2], w_hh.shape[1]), x.dtype, x.device),
+            *(new(a.shape, a.dtype, a.device) for a in args[5:7]),
+        )
         return *made, None  # (no workspace where no gradient is asked for)
     tensors = [(tuple(map(fix, arg.shape)), tuple(map(fix, arg.stride)), arg.dtype) for arg in args[:7]]
     batch_sizes, others = tuple(map(fix, args[8])), tuple(fix(arg) for arg in args[9:])

@@ -32,7 +32,7 @@ from ...ops import philox
 from ...ops.collectives import communicates
 from ...base import forks, unseen_writes
 from ...base.generations import generation_of, has
-from ...codegen.host import changed
+from ...codegen.plan_functions import changed
 from ...fusion.schedule import Extern, Launch, Schedule
 from ...lowering.ir import Buffer
 from ...native import native

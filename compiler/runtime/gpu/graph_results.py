@@ -8,7 +8,7 @@ from typing import Any, Iterable, Iterator, NamedTuple, Sequence
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...codegen.host import view_of
+from ...codegen.plan_functions import view_of
 from ...fusion.schedule import Schedule
 from ..plan_parts import DTYPE_CODES
 from .step_memory import Held, Pool, common_pool, over, place_of, span
