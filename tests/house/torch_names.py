@@ -324,12 +324,6 @@ ROWS = (
         "guards in C read the state of the thread",
         optional="guards call torch's Python functions instead, slower",
     ),
-    Row(
-        "libtorch()",
-        "_ZN2at13globalContextEv _ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
-        "small products by BLAS, where torch multiplies as it would",
-        optional="torch's own addmm multiplies, slower",
-    ),
     Row("libtorch()", "_ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm", "random numbers in CUDA graphs", cuda=True),
     # --- torch.compile's own parts, which the two adapters use
     Row("torch._dynamo", "list_backends optimize reset", "backends of other people's"),
