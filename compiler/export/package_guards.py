@@ -198,8 +198,9 @@ def _of_outputs(shape: Any) -> Callable[[tuple], Any] | None:
         return (lambda outputs: value) if value is None or isinstance(value, _SHARED) else None
     if kind not in ("tuple", "list", "dict", "namedtuple", "record"):
         return None
-    parts = [_of_outputs(part if kind in ("tuple", "list") else part[1]) for part in of]
-    if None in parts:
+    found = [_of_outputs(part if kind in ("tuple", "list") else part[1]) for part in of]
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(found):
         return None
     if kind in ("tuple", "list"):
         make: Callable = tuple if kind == "tuple" else list

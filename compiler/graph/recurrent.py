@@ -135,7 +135,7 @@ def _library_layer(x: Any, states: list, weights: list, reverse: bool, train: bo
     b_ih, b_hh = biases if has_biases else (torch.zeros_like(w_ih), torch.zeros_like(w_hh))
     h, c = (state.contiguous() for state in states)
     hidden = w_hh.shape[1]
-    numbers = (reverse, [], _LSTM, hidden, 1, has_biases, False, False, train)
+    numbers: tuple = (reverse, [], _LSTM, hidden, 1, has_biases, False, False, train)
     with torch.no_grad():
         return aten.mkldnn_rnn_layer.default(x.contiguous(), w_ih, w_hh, b_ih, b_hh, h, c, *numbers)[:3]
 
