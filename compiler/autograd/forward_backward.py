@@ -13,11 +13,12 @@ from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.captured import GraphInput
 from ..graph.meta.core import TensorMeta
 from ..graph.opinfo import op_info
+from ..ops.collectives import communicates
 from ..ops.raising import node_may_raise
 from ..symbolic.expr import Expr, symbol
 from .saved_masks import unpacked_node
 
-__all__ = ["ancestors", "backward_graph", "forward_graph", "reached_from", "slot_of"]
+__all__ = ["after_forward", "ancestors", "backward_graph", "forward_graph", "reached_from", "slot_of"]
 
 Nodes = dict[torch.fx.Node, torch.fx.Node]
 
@@ -31,6 +32,12 @@ def reached_from(starts: Iterable[torch.fx.Node], neighbours: str = "users") -> 
                 seen.add(u)
                 todo.append(u)
     return seen
+
+
+def after_forward(joint: AtenGraph, n_inputs: int) -> set[torch.fx.Node]:
+    """What can't be computed in forward: it needs a tangent, or what another process sends while backward runs."""
+    exchanged = [n for n in joint.graph.nodes if n.meta.get("backward") and communicates(n.target)]
+    return reached_from([*joint.placeholders[n_inputs:], *exchanged])
 
 
 def ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
@@ -49,15 +56,15 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
     graph = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     results = joint.results
-    late = reached_from(joint.placeholders[n_inputs:])
+    late = after_forward(joint, n_inputs)
     checks = [
         node
         for node in joint.graph.nodes
         if isinstance(node.target, torch._ops.OpOverload)
         and node not in late
-        and (not op_info(node.target).n_results or node_may_raise(node))
+        and (not op_info(node.target).n_results or node_may_raise(node) or communicates(node.target))
     ]
-    # checks are there to raise: a singular matrix
+    # checks are there to raise: a singular matrix; and other processes wait, whoever reads what they get
     wanted = ancestors([*(results[slot] for slot in slots), *saved, *checks])
     for i, n in enumerate(joint.placeholders):
         if i < n_inputs:

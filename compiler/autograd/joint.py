@@ -30,7 +30,7 @@ from .eager_saves import eager_kept
 from .modes import tracing_modes
 from .opaque_gradients import opaque_where_needed
 from .outputs import CannotTrace, OutputPlan, plan_outputs
-from .forward_backward import reached_from
+from .forward_backward import after_forward
 from .saved_versions import kept_by_autograd, read_by_backward
 from .partition import Partition, partition
 from .independent_parts import Group, independent_parts
@@ -195,7 +195,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
 
 def _refuse_late_writes(joint: AtenGraph, n_in: int) -> None:
     """No backward graph writes to what forward was given."""
-    late = reached_from(joint.placeholders[n_in:])
+    late = after_forward(joint, n_in)
     if any(joint.results[slot] in late for _, slot in joint.mutation_slots):
         raise CannotTrace("the backward of a function writes to an input of the graph")
 

@@ -27,7 +27,7 @@ from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta, order_in_memory
 from ..graph.meta.views_meta import contiguous_strides
 from ..symbolic.expr import Expr
-from .forward_backward import ancestors, backward_graph, forward_graph, reached_from, slot_of
+from .forward_backward import after_forward, ancestors, backward_graph, forward_graph, slot_of
 from .saved_masks import packable, packed_nodes, with_comparisons
 from .mincut import INF, min_node_cut
 
@@ -123,9 +123,9 @@ def partition(
     places = joint.placeholders
     primals, tangents = places[:n_inputs], places[n_inputs:]
     hints = joint.env.hints if joint.env is not None else {}
-    with_comparisons(joint.graph, reached_from(tangents), hints)
+    with_comparisons(joint.graph, after_forward(joint, n_inputs), hints)
     results = joint.results
-    needs_tangent = reached_from(tangents)
+    needs_tangent = after_forward(joint, n_inputs)
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
     backward_nodes = {node for node in joint.graph.nodes if node in needs_tangent and is_call(node)}

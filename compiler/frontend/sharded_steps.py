@@ -25,13 +25,15 @@ from ..graph.wrappers import is_dtensor
 
 __all__ = ["take_steps_over"]
 
-_of_graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
+# id of a parameter -> the part of it that this process holds. (A parameter that is weakly referred to can't be swapped,
+# which is how `module.to()` changes a DTensor.)
+_of_graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def take_steps_over(parameters: Iterable[Any]) -> None:
     """From now on steps over these DTensors run on their parts."""
     for param in parameters:
-        _of_graphs[id(param)] = param
+        _of_graphs[id(param)] = param._local_tensor
     if _before not in OWN_HOOKS:
         OWN_HOOKS.update((_before, _after))
         _optimizer.register_optimizer_step_pre_hook(_before)
@@ -55,7 +57,8 @@ def _on_parts(original: Any) -> Any:
 
 
 def _is_known(p: Any) -> bool:
-    return _of_graphs.get(id(p)) is p
+    part = _of_graphs.get(id(p))
+    return part is not None and part is getattr(p, "_local_tensor", None)
 
 
 def _part(p: Any, owners: dict[int, tuple]) -> torch.Tensor:

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from . import messages
+
 __all__ = [
     "POINTWISE",
     "REDUCTIONS",
@@ -184,13 +186,16 @@ LIBRARY: dict[str, str] = {
     **dict.fromkeys(
         """all_reduce all_reduce_ all_reduce_coalesced all_gather_into_tensor all_gather_into_tensor_coalesced
         reduce_scatter_tensor reduce_scatter_tensor_coalesced all_to_all_single broadcast broadcast_ wait_tensor
-        """.split(),
+        send receive gather_to scatter_from reduce_to barrier""".split(),
         "exchange between processes",
     ),
 }
 NO_RULE = "no lowering rule"
 CUSTOM = "custom operator"  # of the program's or of its libraries': called as it is, which is what it is for
-_OURS = ("aten", "prims", "mkldnn", "quantized", "_c10d_functional", "c10d", "_c10d_functional_autograd", "tcompile")
+_OURS = (
+    *("aten", "prims", "mkldnn", "quantized", "_c10d_functional", "c10d", "_c10d_functional_autograd", "tcompile"),
+    messages.SPACE,
+)
 # Of LIBRARY, those that are no part of torch's public interface, or may go on to such.
 _PRIVATE = frozenset("linear _int_mm _linear_pointwise mkldnn_convolution scaled_dot_product_attention".split())
 

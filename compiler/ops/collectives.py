@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from .messages import SPACE
+
 __all__ = ["communicates", "waits", "gives_waiting", "gathers_parts", "reduces_parts"]
 
-_NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd"))
+_NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd", SPACE))
 
 
 def communicates(op: Any) -> bool:

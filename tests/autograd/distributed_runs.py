@@ -263,6 +263,36 @@ def tensor_parallel(wrap: Callable, net: Net, device: torch.device) -> list:
     return train(wrap(net), net.parameters(), device)
 
 
+def moved_after_calls(wrap: Callable, net: Net, device: torch.device) -> list:
+    """Tensor parallel, loaded and brought to another dtype between calls."""
+    from torch.distributed.tensor import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    parallelize_module(net, mesh, {"a": ColwiseParallel(), "b": RowwiseParallel()})
+    model = wrap(net)
+    out = train(model, net.parameters(), device)
+    net.load_state_dict({key: t.clone() * 2 for key, t in net.state_dict().items()})
+    out.append(model(batch(0, device)[0]).detach())
+    net.load_state_dict({key: t.clone() * 0.3 for key, t in net.state_dict().items()}, assign=True)
+    out.append(model(batch(0, device)[0]).detach())
+    net.double()
+    return [*out, model(batch(0, device)[0].double()).detach()]
+
+
+def views_of_parts(wrap: Callable, net: Net, device: torch.device) -> list:
+    """A view of a DTensor that is parted along its last dimension has strided parts."""
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    f = wrap(lambda x: (x.view(-1) * 2, x + 1))
+    out = []
+    for k in range(STEPS):
+        x = torch.randn(4, 4, generator=torch.Generator().manual_seed(k)).to(device)
+        out += [t.to_local() for t in f(distribute_tensor(x, mesh, [Shard(1)]))]
+    return out
+
+
 class Rows(nn.Module):
     """A block over (batch, sequence, width)."""
 
@@ -400,6 +430,8 @@ CASES = (
     fully_shard,
     sharded_product,
     tensor_parallel,
+    moved_after_calls,
+    views_of_parts,
     sequence_parallel,
     placed_by_hand,
     parted_words,

@@ -47,5 +47,5 @@ def test_small_ones_keep_their_order(rows: dict[str, dict]) -> None:
 
 def test_what_no_graph_has_is_named(rows: dict[str, dict]) -> None:
     breaks = rows["with_words"]["breaks"]
-    for name in ("dist.barrier()", "dist.all_gather_object()", "dist.reduce()", "get_future()"):
+    for name in ("dist.all_gather_object()", "get_future()"):
         assert any(name in why and "communicates between processes" in why for why in breaks), breaks

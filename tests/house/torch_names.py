@@ -347,6 +347,7 @@ ROWS = (
         "what ranks' collectives were, and when",
         optional="reports of ranks have no collectives then",
     ),
+    Row("torch._C._distributed_c10d", "_register_work", "who waits for a message waits for what it began"),
     Row("torch.distributed.ProcessGroup", "_get_backend", "ends what NCCL waits for, where a cell is to end"),
     Row(
         "torch.distributed.distributed_c10d",

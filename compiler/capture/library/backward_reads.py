@@ -43,7 +43,7 @@ _REMEDY = "let forward put it on ctx, or pass it as an argument"
 _ATOMS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device)
 _BUILTIN = frozenset(
     "aten prims prim inductor tcompile tcompile_kernels quantized _quantized mkldnn onednn c10d _c10d_functional "
-    "_c10d_functional_autograd".split()
+    "_c10d_functional_autograd tcompile_exchange".split()
 )
 
 

@@ -456,6 +456,7 @@ def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
     machine.graph.record("call_function", unwrap, (outer,), {}, parts)
     machine.graph.calls -= 1
     wrap = Wrap(Crossing(wrapping, gradient), outer.requires_grad)
+    _check_made_again(machine, subclassed, wrap, sizes, parts)
     given = ", ".join(writer.value(part) for part in parts)
     name = writer.assign(subclassed, f"{writer.constant(wrap)}({_text(writer, sizes)}, {given})")
     for key, value in subclassed.__dict__.items():  # what the program set or read: the same objects
@@ -463,6 +464,19 @@ def write_wrapper(writer: EntryWriter, subclassed: Subclassed) -> str:
         place = f"{name}.{key}" if slot and key.isidentifier() else f"{name}.__dict__[{key!r}]"
         writer.line(f"{place} = {writer.value(value)}")
     return name
+
+
+def _check_made_again(machine: Machine, subclassed: Subclassed, wrap: Wrap, sizes: tuple, parts: Any) -> None:
+    """A class may refuse to make a tensor of what it said of it. (torch 2.14's DTensor does, where a view has left
+    strided parts.)"""
+    try:
+        machine.native(wrap, sizes, *parts)
+    except Raised:
+        raise Unrebuildable(
+            subclassed, f"a {subclassed.tensor_class.__name__} that its class does not make again of its parts"
+        ) from None
+    except Break:
+        pass  # it looks at values, which the entry has
 
 
 def _form_of_gradient(machine: Machine, subclassed: Subclassed) -> Wrapping | None:

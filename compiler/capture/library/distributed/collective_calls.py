@@ -21,14 +21,14 @@ from ...machine.signals import Break
 if TYPE_CHECKING:
     from ...machine.machine import Machine
 
-__all__: list[str] = []
+__all__ = ["group_of", "operation_of"]
 
 _C10D, _FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"
 _ENDS = ("", "_autograd")
-# What no operator of graphs does: objects, messages from one process to another, what one process alone gets, groups.
+# What no operator of graphs does: objects, groups, and what torch deprecates.
 _BETWEEN_PROCESSES = (
-    "barrier monitored_barrier new_group init_process_group destroy_process_group split_group"
-    " send recv isend irecv batch_isend_irecv send_object_list recv_object_list reduce gather scatter"
+    "monitored_barrier new_group init_process_group destroy_process_group split_group"
+    " send_object_list recv_object_list"
     " gather_object scatter_object_list all_gather_object broadcast_object_list"
     " all_reduce_coalesced all_gather_coalesced"
 ).split()
@@ -41,7 +41,7 @@ def _default_group(module: Any) -> Any:
     return module.GroupMember.WORLD
 
 
-def _group(machine: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
+def group_of(machine: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
     """The name of a group and how many processes are in it. The group is relied on as the object that it is."""
     import torch.distributed._functional_collectives as functional
     from torch.distributed import distributed_c10d
@@ -125,7 +125,7 @@ if torch.distributed.is_available():
     attributes.TENSORS[type(torch.distributed.ReduceOp)] = attributes.Access(_read_operations, _refuse_write, None)
 
 
-def _operation(machine: Machine, op: Any) -> str:
+def operation_of(machine: Machine, op: Any) -> str:
     import torch.distributed._functional_collectives as functional
 
     op = machine.plain(op)
@@ -218,8 +218,8 @@ def _sum() -> Any:
 
 @python_function((_C10D, "all_reduce"))
 def all_reduce(machine: Machine, tensor: Any, op: Any = None, group: Any = None, async_op: Any = False) -> Any:
-    name, _ = _group(machine, group)
-    operation = _operation(machine, _sum() if op is None else op)
+    name, _ = group_of(machine, group)
+    operation = operation_of(machine, _sum() if op is None else op)
     return _exchange(machine, _ops.all_reduce.default, [tensor, operation, name], tensor, async_op)
 
 
@@ -229,7 +229,7 @@ def broadcast(
 ) -> Any:
     from torch.distributed import distributed_c10d
 
-    name, _ = _group(machine, group)
+    name, _ = group_of(machine, group)
     members = distributed_c10d._resolve_process_group(name)
     root = machine.native(
         distributed_c10d._canonicalize_group_rank, members, machine.plain(src), machine.plain(group_src)
@@ -241,13 +241,13 @@ def broadcast(
 def all_gather_into_tensor(
     machine: Machine, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: Any = False
 ) -> Any:
-    name, size = _group(machine, group)
+    name, size = group_of(machine, group)
     return _exchange(machine, _ops.all_gather_into_tensor.default, [input_tensor, size, name], output_tensor, async_op)
 
 
 @python_function((_C10D, "all_gather"))
 def all_gather(machine: Machine, tensor_list: Any, tensor: Any, group: Any = None, async_op: Any = False) -> Any:
-    name, size = _group(machine, group)
+    name, size = group_of(machine, group)
     flat = machine.call(machine.getattr(tensor, "reshape"), [-1])
     return _exchange(machine, _ops.all_gather_into_tensor.default, [flat, size, name], tensor_list, async_op)
 
@@ -256,9 +256,9 @@ def all_gather(machine: Machine, tensor_list: Any, tensor: Any, group: Any = Non
 def reduce_scatter_tensor(
     machine: Machine, output: Any, input: Any, op: Any = None, group: Any = None, async_op: Any = False
 ) -> Any:
-    name, size = _group(machine, group)
+    name, size = group_of(machine, group)
     flat = machine.call(machine.getattr(input, "reshape"), [-1])
-    operation = _operation(machine, _sum() if op is None else op)
+    operation = operation_of(machine, _sum() if op is None else op)
     return _exchange(machine, _ops.reduce_scatter_tensor.default, [flat, operation, size, name], output, async_op)
 
 
@@ -274,7 +274,7 @@ def all_to_all(
     machine: Machine, output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: Any = False
 ) -> Any:
     """The tensors for all processes are one after the other in one tensor, and so are those of all processes."""
-    name, _ = _group(machine, group)
+    name, _ = group_of(machine, group)
     sizes = [
         [machine.call(machine.getattr(t, "numel"), []) for t in machine.iterate(tensors)]
         for tensors in (output_tensor_list, input_tensor_list)
@@ -295,7 +295,7 @@ def all_to_all_single(
     group: Any = None,
     async_op: Any = False,
 ) -> Any:
-    name, size = _group(machine, group)
+    name, size = group_of(machine, group)
     splits = [_splits(machine, t, s, size) for t, s in ((output, output_split_sizes), (input, input_split_sizes))]
     return _exchange(machine, _ops.all_to_all_single.default, [input, *splits, name], output, async_op)
 
@@ -319,19 +319,19 @@ def wait_tensor(machine: Machine, tensor: Any) -> Any:
 
 @python_function((_FUNCTIONAL, "all_reduce"))
 def functional_all_reduce(machine: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> Any:
-    name, _ = _group(machine, group, tag)
-    return _waited(machine, _ops.all_reduce.default, [self, _operation(machine, reduceOp), name])
+    name, _ = group_of(machine, group, tag)
+    return _waited(machine, _ops.all_reduce.default, [self, operation_of(machine, reduceOp), name])
 
 
 @python_function((_FUNCTIONAL, "broadcast"))
 def functional_broadcast(machine: Machine, self: Any, src: Any, group: Any, tag: Any = "") -> Any:
-    name, _ = _group(machine, group, tag)
+    name, _ = group_of(machine, group, tag)
     return _waited(machine, _ops.broadcast.default, [self, src, name])
 
 
 @python_function(*((_FUNCTIONAL, f"all_gather_{kind}{end}") for kind in ("tensor", "single") for end in _ENDS))
 def functional_all_gather(machine: Machine, self: Any, gather_dim: Any, group: Any, tag: Any = "") -> Any:
-    name, size = _group(machine, group, tag)
+    name, size = group_of(machine, group, tag)
     result = _waited(machine, _ops.all_gather_into_tensor.default, [self, size, name])
     return interpret(machine, gathered, [result, machine.plain(gather_dim), size], {})
 
@@ -340,10 +340,10 @@ def functional_all_gather(machine: Machine, self: Any, gather_dim: Any, group: A
 def functional_reduce_scatter(
     machine: Machine, self: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = ""
 ) -> Any:
-    name, size = _group(machine, group, tag)
+    name, size = group_of(machine, group, tag)
     if dim := machine.plain(scatter_dim):
         self = interpret(machine, scattered, [self, dim, size], {})
-    return _waited(machine, _ops.reduce_scatter_tensor.default, [self, _operation(machine, reduceOp), size, name])
+    return _waited(machine, _ops.reduce_scatter_tensor.default, [self, operation_of(machine, reduceOp), size, name])
 
 
 def scattered(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
@@ -356,7 +356,7 @@ def scattered(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 def functional_all_to_all(
     machine: Machine, self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: Any = ""
 ) -> Any:
-    name, size = _group(machine, group, tag)
+    name, size = group_of(machine, group, tag)
     splits = [_splits(machine, self, s, size) for s in (output_split_sizes, input_split_sizes)]
     return _waited(machine, _ops.all_to_all_single.default, [self, *splits, name])
 
