@@ -34,7 +34,7 @@ def _waits_for(result: torch.Tensor, work: Any) -> torch.Tensor:
     return result
 
 
-def _group(name: str) -> Any:
+def _group(name: Any) -> Any:
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._resolve_process_group(name)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tcompile
 
@@ -133,3 +134,18 @@ def test_torch_draws_at_each_call(fn):
         torch.manual_seed(0)
         seen.append([run(torch.ones(n, dtype=torch.float64)) for n in (3, 3, 5, 6)])
     torch.testing.assert_close(*seen)
+
+
+@pytest.mark.parametrize("jagged", [False, True])
+def test_dropout_that_leaves_nothing_out_draws_as_in_eager(jagged):
+    def run(f):
+        torch.manual_seed(1)
+        x = torch.randn(6, 3)
+        if jagged:
+            x = torch.nested.nested_tensor([x[:2], x[2:]], layout=torch.jagged)
+        out = f(x)
+        return out.values() if jagged else out, torch.rand(1)
+
+    f = (lambda x: F.dropout(x, 0.0) * 2) if jagged else lambda x: torch.native_dropout(x, 0.0, True)[0] * 2
+    for got, want in zip(run(tcompile.compile(f)), run(f)):
+        assert torch.equal(got, want)

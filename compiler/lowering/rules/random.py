@@ -136,7 +136,8 @@ def bernoulli(lo: Lowering, node: Any, p: Ref, *, generator: Any = None) -> Ref:
 
 @rule("aten.native_dropout.default")
 def native_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -> tuple[Ref, Ref]:
-    if train is False or p == 0:  # (nothing is drawn)
+    # (eager's draws where nothing is left out, too)
+    if train is False or p == 0 and not lo.opts.get("fallback_random", True):
         return lo.pointwise(x.value, 0), lo.pointwise(const(True, torch.bool), 1)
     if not isinstance(p, float) or not x.dtype.is_floating_point:
         raise NoRule("random numbers")
