@@ -38,7 +38,7 @@ from ..library import (
     functional_transforms,
     higher_order_calls,
 )
-from ..library.distributed import collective_calls, data_parallel, fully_shard, messages
+from ..library.distributed import collective_calls, data_parallel, fully_shard, message_calls
 from ..arrays import numpy_numbers
 from ..breaks.causes import make_graph_break
 from ..bytecode.loop_break import make_loop_break, make_native_loop
