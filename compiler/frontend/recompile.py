@@ -206,7 +206,7 @@ class OutsideValues:
         names = code.co_varnames[: code.co_argcount]
         at = next((i for i in reversed(range(len(names))) if names[i].startswith(STACK)), None)
         top = None if at is None else args[at]
-        results = top[:_RESULTS] if type(top) is tuple else (top,)
+        results = top[:_RESULTS] if type(top) is tuple and top else (top,)
         found = [result for result in results if _tells(result)]
         texts = [value for t, value in self._values if t is str and len(value) >= _PART]
         found += [arg for arg in args if type(arg) is str and any(text in arg for text in texts)]

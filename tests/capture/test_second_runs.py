@@ -11,6 +11,7 @@ import textwrap
 import pytest
 import torch
 
+import tcompile
 from tcompile.compiler import events
 from tcompile.compiler.config import Options
 from tcompile.compiler.frontend import hook
@@ -565,3 +566,18 @@ def test_the_rest_of_a_turn_knows_the_loops_item():
     with events.listen(lambda e: again.append(e.frame) if e.kind == "recompile" else None):
         captures_of_runs(build, "out = run()", runs=1)
     assert not again
+
+
+def test_a_call_that_breaks_the_graph_and_gives_an_empty_tuple():
+    @tcompile.disable
+    def names(x):
+        return ()
+
+    def f(x):
+        y = x * 2
+        found = names(y)
+        return torch.tanh(y) + 1 + len(found)
+
+    compiled, x = tcompile.compile(f), torch.randn(4)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), f(x))
