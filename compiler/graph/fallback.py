@@ -1,22 +1,22 @@
 """Metadata of operators without a rule: run them on meta tensors.
 
 This is the slow path: some of torch's meta functions are Python and import a good part of torch when they first run.
-Symbolic sizes are fixed to their hints first, by guards. Each operator of torch's that is met is said once per process
-(event "fallback").
+Symbolic sizes are fixed to their hints first, by guards. What is registered for the program's own operators is Python
+as a rule, and gets them as they are. Each operator of torch's that is met is said once per process (event "fallback").
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.utils import _pytree as pytree
 
 from .. import events
 from ..ops.closed_set import CUSTOM, extern_reason, gives_views
-from ..symbolic.expr import Expr
-from .meta.core import DataDependentError, TensorMeta, fix
+from ..symbolic.expr import Expr, IntLike, maybe_int
+from .meta.core import DataDependentError, TensorMeta, fix, state
 
 __all__ = ["meta_by_running", "taken_apart"]
 
@@ -24,13 +24,13 @@ _said: set[str] = set()
 taken_apart: set[Any] = set()  # operators that never run as such: what this costs is a moment of compilation
 
 
-def _to_meta(x: Any) -> Any:
+def _to_meta(x: Any, number: Callable[[IntLike], Any] = fix) -> Any:
     if isinstance(x, TensorMeta):
         return torch.empty_strided(
-            [fix(size) for size in x.shape], [fix(stride) for stride in x.stride], dtype=x.dtype, device="meta"
+            [number(size) for size in x.shape], [number(stride) for stride in x.stride], dtype=x.dtype, device="meta"
         )
     if isinstance(x, Expr):
-        return fix(x)
+        return number(x)
     if isinstance(x, torch.device):
         return torch.device("meta")
     return x
@@ -51,11 +51,8 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
     leaves, spec = pytree.tree_flatten((args, kwargs))
     device = next((leaf.device for leaf in leaves if isinstance(leaf, TensorMeta)), None)
     device = next((leaf for leaf in leaves if isinstance(leaf, torch.device)), device) or torch.get_default_device()
-    margs, mkwargs = pytree.tree_unflatten([_to_meta(leaf) for leaf in leaves], spec)
-    if "device" in {arg.name for arg in op._schema.arguments} and device is not None:
-        mkwargs["device"] = torch.device("meta")
     try:
-        out = op(*margs, **mkwargs)
+        out = _run_on_meta(op, leaves, spec, device)
     except NotImplementedError as e:
         if not op._schema.returns:  # it only writes: nothing is to be known of it
             return None
@@ -71,7 +68,8 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
     def back(tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        return TensorMeta(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, device, tensor.storage_offset())
+        shape, stride = (tuple(map(_size_of, sizes)) for sizes in (tensor.shape, tensor.stride()))
+        return TensorMeta(shape, stride, tensor.dtype, device, _size_of(tensor.storage_offset()))
 
     metas = pytree.tree_map(back, out)
     if (
@@ -83,6 +81,31 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
     ):
         metas = _layout_of_kernel(op, leaves, spec, metas)
     return metas
+
+
+def _size_of(x: Any) -> IntLike:
+    return x if type(x) is int else maybe_int(x)
+
+
+def _run_on_meta(op: torch._ops.OpOverload, leaves: list, spec: Any, device: Any) -> Any:
+    def ran(number: Callable[[IntLike], Any]) -> Any:
+        args, kwargs = pytree.tree_unflatten([_to_meta(leaf, number) for leaf in leaves], spec)
+        if "device" in {arg.name for arg in op._schema.arguments} and device is not None:
+            kwargs["device"] = torch.device("meta")
+        return op(*args, **kwargs)
+
+    if extern_reason(op) == CUSTOM and any(map(_varies, leaves)):
+        try:
+            return ran(state.env.wrap)
+        except (RuntimeError, TypeError):  # it is C++ that asks for numbers; what else is wrong shows again
+            pass
+    return ran(fix)
+
+
+def _varies(x: Any) -> bool:
+    """Whether a size of the tensor, or the number, is a symbol."""
+    sizes = (*x.shape, *x.stride) if isinstance(x, TensorMeta) else (x,)
+    return any(isinstance(size, Expr) for size in sizes)
 
 
 PROBE_LIMIT = 1 << 16  # elements

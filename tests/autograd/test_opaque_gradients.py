@@ -64,6 +64,35 @@ def test_only_the_operator_itself_runs_opaque():
     assert by_groups._backward_fn is backward and by_groups._setup_context_fn is setup
 
 
+def test_numbers_of_rows_that_vary_are_one_program():
+    """What is registered for shapes is Python, and is asked with symbols: no number of rows is fixed."""
+    with tcompile.record() as r:
+        compiled = tcompile.compile(experts)
+        for rows in (7, 9, 12, 5):
+            x, w = torch.randn(rows, 4, requires_grad=True), torch.randn(3, 4, 5, requires_grad=True)
+            ends = torch.tensor([2, 3, rows])
+            got = torch.autograd.grad(compiled(x, w, ends), (x, w))
+            torch.testing.assert_close(got, torch.autograd.grad(experts(x, w, ends), (x, w)))
+    assert len(r.report().recompiles) == 1
+
+
+@torch.library.custom_op("tcompile_tests::halves", mutates_args=())
+def halves(x: torch.Tensor) -> torch.Tensor:
+    return x[: x.shape[0] // 2].clone()
+
+
+@halves.register_fake
+def _(x):
+    return x.new_empty(int(x.shape[0]) // 2, *map(int, x.shape[1:]))
+
+
+def test_shapes_that_are_asked_for_as_numbers_are_fixed():
+    compiled = tcompile.compile(lambda x: halves(x * 2) + 1)
+    for rows in (6, 8, 11):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), halves(x * 2) + 1)
+
+
 def test_frozen_weights_ask_for_fewer_gradients():
     x, w, ends = torch.randn(7, 4, requires_grad=True), torch.randn(3, 4, 5), torch.tensor([2, 4, 7])
     got = torch.autograd.grad(tcompile.compile(experts, fullgraph=True)(x, w, ends), x)
