@@ -27,6 +27,7 @@ from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, ref
 from .forced_fusion import NOTHING_FORCED, ForcedFusion
 from .order import PATIENCE
 from .inline import buffers_read
+from .memory.lower_peak import NO_PEAK
 from .row_sums import row_sums
 from .schedule import Template
 
@@ -54,7 +55,7 @@ class Group:
     """Nests of one kernel. `factors` is the iteration space; `level[k]` says which of its factors nest k runs over."""
 
     number: int
-    calls: int = 0  # library calls before it
+    calls: int = 0  # library calls and products before it
     nests: list[LoopNest] = field(default_factory=list)
     levels: list[str] = field(default_factory=list)  # "full" | "outer"
     factors: list[Factor] = field(default_factory=list)
@@ -150,7 +151,7 @@ class _Grouping:
         self.small: dict[tuple, Group] = {}
         self.loaded: dict[int, set[Buffer]] = {}  # id of a nest -> what it reads
         self.readers_of: dict[Buffer, list[LoopNest]] = {}  # all nests that read a buffer
-        self.calls = 0  # library calls so far
+        self.calls = 0  # library calls and products so far
 
     def run(self, steps: Sequence[LoweredStep]) -> tuple[list[Group], list[tuple[str, str, str]]]:
         for step in steps:
@@ -308,11 +309,14 @@ class _Grouping:
 
     def waits(self, group: Group, nest: LoopNest) -> bool:
         """Whether the first part of a `cat`, were it stored by that group, would have the whole's memory wait for the
-        other parts through many library calls. A CPU has memory enough, and would rather not read the part again.
+        other parts through many library calls and products. On a CPU small parts are rather not read again.
         """
-        if not nest.on_gpu or self.calls - group.calls <= PATIENCE or nest.buffer in self.made_in:
+        if self.calls - group.calls <= PATIENCE or nest.buffer in self.made_in:
             return False
-        return numel_hint([axis.size for axis in nest.domain], self.hints) < numel_hint(nest.buffer.shape, self.hints)
+        whole = numel_hint(nest.buffer.shape, self.hints)
+        if not nest.on_gpu and whole * nest.buffer.dtype.itemsize < NO_PEAK:
+            return False
+        return numel_hint([axis.size for axis in nest.domain], self.hints) < whole
 
     def unrelated(self, nest: LoopNest, floor: int, seen: set[Group]) -> list[Group]:
         """Groups that share nothing with the nest, and whose kernel still costs less with it: the last one, and the
@@ -415,6 +419,7 @@ class _Grouping:
         if nest.reduce_op is None and not nest.alone and not nest.product:
             self.small[_sizes(nest)] = group
         self.add(group, nest, loads, "full", group.factors, "")
+        self.calls += nest.product
 
     def join(self, group: Group, nest: LoopNest, loads: list) -> None:
         forced = self.limits.forced

@@ -6,7 +6,7 @@ from tcompile.compiler.graph.aten import GraphOutput
 from ..oracles.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Alloc, Free, Launch
 
-from ..lowering.helper import Builder, aten_graph, check, lower, schedule, verify_schedule
+from ..lowering.helper import Builder, aten_graph, check, compile_fn, lower, schedule, verify_schedule
 
 aten = torch.ops.aten
 
@@ -25,6 +25,24 @@ def test_dead_memory_is_reused():
     s = check(f, x, w, rtol=1e-4, atol=1e-4)  # (six products on end)
     assert len([a for a in allocs(s) if a.reuse is None]) <= 3
     assert s.peak_bytes <= 3 * 16 * 16 * 4
+
+
+def test_a_part_of_a_large_cat_does_not_open_its_memory_early():
+    """The first part is known long before the others, and would have the whole lie in memory. A small whole may."""
+
+    def dense_block(x, w):
+        parts = [x + 1]
+        for _ in range(7):
+            parts.append(torch.linalg.inv(parts[-1] @ w))
+        return torch.tanh(torch.cat(parts, 1)) @ torch.cat([w] * 8)
+
+    def calls_before_the_whole(n):
+        steps = compile_fn(dense_block, torch.randn(n, n), torch.randn(n, n)).steps
+        whole = next(k for k, x in enumerate(steps) if isinstance(x, Alloc) and tuple(x.buffer.shape) == (n, 8 * n))
+        return sum("inv" in str(getattr(x, "op", "")) for x in steps[:whole])
+
+    assert calls_before_the_whole(256) == 7
+    assert calls_before_the_whole(16) == 0
 
 
 def test_no_memory_is_held_over_the_peak_for_a_later_use():

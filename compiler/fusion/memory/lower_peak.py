@@ -21,7 +21,7 @@ from ..inline import buffers_read, does_more
 from ..schedule import Launch
 from .liveness import Liveness, may_alias, sizes
 
-__all__ = ["lower_peak"]
+__all__ = ["NO_PEAK", "lower_peak"]
 
 REACH = 64  # steps from the peak within which a step is moved
 MOST = 8  # steps that are moved together: a call and what it needs
@@ -68,8 +68,8 @@ def lower_peak(
 class _Facts:
     """What holds of steps and buffers in any order.
 
-    over: buffer -> the graph's input that it is written over. reads, writes: of each step by its id, the blocks of
-    memory. may_move: ids of steps.
+    over: buffer -> the graph's input that it is written over. named: of each step by its id, what it reads. reads,
+    writes: the blocks of memory. may_move: ids of steps.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class _Facts:
     ):
         self.lowered, self.size = lowered, sizes(hints)
         root = Liveness(steps, lowered).root
-        self.reads = {id(step): {root(b) for b in _read(step)} for step in steps}
+        self.named = {id(step): _read(step) for step in steps}
+        self.reads = {key: set(map(root, names)) for key, names in self.named.items()}
         self.writes = {id(step): {root(x) for b in _written(step) for x in (b, over.get(b, b))} for step in steps}
         self.may_move = {id(step) for step in steps if _may_move(step)}
 
@@ -147,7 +148,7 @@ class _Order:
     def _shows(self, i: int, group: Sequence[int]) -> bool:
         """Whether a step of the group reads what view i makes a name for."""
         name = self.steps[i].buffer
-        return any(name in _read(self.steps[j]) for j in group)
+        return any(name in self.facts.named[id(self.steps[j])] for j in group)
 
     def _freed(
         self,
