@@ -141,7 +141,7 @@ class Buffer:
                 known += (size - 1) * st
             else:
                 more = more + (as_expr(size) - 1) * st
-        return more + known
+        return integer(known) if more is ZERO else more + known
 
     @property
     def repeats(self) -> list[Expr]:

@@ -113,14 +113,20 @@ class Rewriter:
     ):
         self.on_index, self.on_load, self.drop_rounding = on_index, on_load, drop_rounding
         self.memo: dict[int, Value] = dict(known or {})
+        self._indices: dict[Expr, Expr] = {}  # many values are read at one position
         self._keep: list[Value] = []  # ids stay valid while the nodes live
 
     def __call__(self, root: Value) -> Value:
         memo = self.memo
-        for v in () if root.id in memo else walk([root], memo):
-            new = memo[v.id] = self._rebuild(v)
-            new.origin = new.origin or v.origin
-            self._keep.append(v)
+        new = memo.get(root.id)
+        if new is None:
+            rebuild = self._rebuild
+            values = walk([root], memo)
+            for v in values:
+                new = memo[v.id] = rebuild(v)
+                if new is not v:
+                    new.origin = new.origin or v.origin
+            self._keep += values
         return memo[root.id]
 
     def _new_index(self, value: Value, expr: Expr) -> Expr:
@@ -130,7 +136,12 @@ class Rewriter:
             }
             if changed:  # (a constant position becomes a number)
                 expr = expr.subs(changed)
-        return expr if self.on_index is None else self.on_index(expr)
+        if self.on_index is None:
+            return expr
+        new = self._indices.get(expr)
+        if new is None:
+            new = self._indices[expr] = self.on_index(expr)
+        return new
 
     def _rebuild(self, value: Value) -> Value:
         op = value.op

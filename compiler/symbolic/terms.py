@@ -59,7 +59,7 @@ ATOM_OPS = frozenset(("sym", "floordiv", "mod", "lshift", "bitand", "min", "max"
 class Expr:
     """One node; make it with the functions of this module and with operators, never directly."""
 
-    __slots__ = ("op", "_args", "_poly", "_text", "_names", "_affine", "__weakref__")
+    __slots__ = ("op", "_args", "_poly", "_text", "_names", "_affine", "_coeffs", "__weakref__")
 
     # `//`, `%`, what follows and pickling are made of terms; expr.py puts them here.
     if TYPE_CHECKING:
@@ -196,6 +196,9 @@ class Expr:
         return self
 
     def __mul__(self, o: Any) -> "Expr":
+        if type(o) is int:
+            p = self._p()  # (a truth value raises)
+            return self if o == 1 else from_poly({key: item * o for key, item in p.items()} if o else {})
         o = operand(o)
         if o is None:
             return NotImplemented
@@ -230,6 +233,15 @@ class Expr:
         """c of `c * name + rest`, where neither c nor rest mentions `name`; None if not affine in it."""
         if name not in self.symbol_names():
             return ZERO
+        known = self._coeffs
+        if known is None:
+            known = self._coeffs = {}
+        elif name in known:
+            return known[name]
+        known[name] = found = self._find_coeff(name)
+        return found
+
+    def _find_coeff(self, name: str) -> "Expr | None":
         s = symbol(name)
         out: Poly = {}
         for key, c in self._p().items():
@@ -258,7 +270,7 @@ def make(op: str, args: tuple, poly: Poly | None = None) -> Expr:
 
 def _new(key: tuple, op: str, args: tuple | None, poly: Poly | None) -> Expr:
     e = object.__new__(Expr)
-    e.op, e._args, e._poly, e._text, e._names, e._affine = op, args, poly, None, None, None
+    e.op, e._args, e._poly, e._text, e._names, e._affine, e._coeffs = op, args, poly, None, None, None, None
     mine = _Entry(e, _leave)
     mine.key = key
     while (entry := _table.setdefault(key, mine)) is not mine:

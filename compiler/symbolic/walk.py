@@ -18,6 +18,28 @@ __all__ = ["BUILDERS", "rewrite", "evaluate"]
 
 
 def rewrite(expr: Expr, m: Mapping[str, Expr]) -> Expr:
+    return _in_polynomial(expr, m) if expr.is_affine else _everywhere(expr, m)
+
+
+def _in_polynomial(expr: Expr, m: Mapping[str, Expr]) -> Expr:
+    """`rewrite` where there are symbols alone, as most positions have it."""
+    if expr.is_symbol:
+        return m.get(expr.name, expr)
+    out: Poly = {}
+    for mono, value in expr._p().items():
+        changed = [m.get(x._args[0]) for x in mono]
+        if not any(x is not None for x in changed):
+            out[mono] = out.get(mono, 0) + value
+            continue
+        p: Poly = {(): value}
+        for atom, to in zip(mono, changed):
+            p = poly_mul(p, atom._p() if to is None else to._p())
+        for key, v in p.items():
+            out[key] = out.get(key, 0) + v
+    return from_poly({name: item for name, item in out.items() if item})
+
+
+def _everywhere(expr: Expr, m: Mapping[str, Expr]) -> Expr:
     cache: dict[Expr, Expr] = {}
 
     def go(x: Expr) -> Expr:
