@@ -5,6 +5,7 @@ captured, `error_on_graph_break` says where a graph break is an error.
 from __future__ import annotations
 
 import functools
+import types
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
 
@@ -17,6 +18,8 @@ __all__ = [
     "is_compiling",
     "is_disabled",
     "mark_dynamic",
+    "is_disabled_alone",
+    "why_disabled",
     "maybe_mark_dynamic",
     "mark_unbacked",
     "mark_static",
@@ -40,6 +43,24 @@ def is_compiling() -> bool:
 def is_disabled(fn: Any) -> bool:
     """Whether `fn` asks to be left out: tcompile.disable, torch.compiler.disable, torch._dynamo.disable."""
     return bool(getattr(fn, "_tcompile_disable", False) or getattr(fn, "_torchdynamo_disable", False))
+
+
+def is_disabled_alone(fn: types.FunctionType) -> bool:
+    """Whether what a function that is left out calls is compiled. Of a wrapper that torch.compiler.disable made, the
+    function within is left out likewise from here on.
+    """
+    marks = fn.__dict__
+    if marks.get("_torchdynamo_disable_recursive") is False:
+        within = marks.get("_torchdynamo_orig_callable")
+        if isinstance(within, types.FunctionType):
+            disable(within, recursive=False, reason=marks.get("_torchdynamo_disable_msg"))
+        return True
+    return marks.get("_tcompile_disable_recursive") is False
+
+
+def why_disabled(fn: types.FunctionType) -> str:
+    """The reason that was given where `fn` was marked; empty without one."""
+    return str(getattr(fn, "_tcompile_disable_reason", None) or getattr(fn, "_torchdynamo_disable_msg", None) or "")
 
 
 def mark_dynamic(tensor: Any, dim: Dims, *, min: int | None = None, max: int | None = None) -> None:
@@ -129,12 +150,24 @@ def static_dims(tensor: Any) -> set[int]:
     return {*getattr(tensor, "_tcompile_static", ()), *getattr(tensor, "_dynamo_static_indices", ())}
 
 
-def disable(fn: Callable | None = None) -> Any:
-    """Run `fn`, and everything that it calls, eager: as a decorator, or `with tcompile.disable():` for a block."""
+def disable(fn: Callable | None = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """Run `fn`, and everything that it calls, eager: as a decorator, or `with tcompile.disable():` for a block.
+
+    recursive=False marks the function `fn` itself: its frame alone stays uncompiled, and what it calls is compiled.
+    A graph break there says the `reason`.
+    """
     if fn is None:
-        return _disabled()
+        if recursive and reason is None:
+            return _disabled()
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
         raise TypeError(f"tcompile.disable takes a function or nothing, got {type(fn).__name__}")
+    if not recursive:
+        if not isinstance(fn, types.FunctionType):
+            raise TypeError(f"tcompile.disable(recursive=False) takes a Python function, got {type(fn).__name__}")
+        fn._tcompile_disable, fn._tcompile_disable_recursive = True, False  # type: ignore[attr-defined]
+        fn._tcompile_disable_reason = reason  # type: ignore[attr-defined]
+        return fn
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -142,6 +175,7 @@ def disable(fn: Callable | None = None) -> Any:
             return fn(*args, **kwargs)
 
     call._tcompile_disable = True  # type: ignore[attr-defined]
+    call._tcompile_disable_reason = reason  # type: ignore[attr-defined]
     return call
 
 

@@ -42,11 +42,13 @@ from ..guards.guard_program import compile_guards
 from ..guards.source import UnlikeNumber
 from ..guards.weak import referents
 from ..logs import log_error, log_guards
-from ..marks import is_disabled
+from ..marks import is_disabled, is_disabled_alone
 from ..base.break_errors import are_errors
 from .recompile import (
     FrameState,
     OutsideValues,
+    compare_with_first,
+    first_call,
     is_full,
     learn,
     make_room,
@@ -71,7 +73,7 @@ from ..runtime import frame_hook
 from ..runtime.stock_hook import hide
 from .optimizer_steps import is_step
 from .sharded_steps import take_steps_over
-from .frames import never, stays_eager, takes_every_frame, wanted
+from .frames import first_stays_eager, never, stays_eager, takes_every_frame, wanted
 from .refused_breaks import break_message, refused_breaks
 from ..runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled
 
@@ -166,6 +168,9 @@ class Engine:
             state.rest -= 1
             return RUN_ORIGINAL
         if state.skip_reason or stays_eager(state.name) or self._runs_plainly(state):
+            return RUN_ORIGINAL
+        if state.first is None and first_stays_eager() and not len(cache):
+            state.first = first_call(code, args)
             return RUN_ORIGINAL
         with stages.compiling():
             state.renamed_unmet.clear()
@@ -302,6 +307,7 @@ class Engine:
             events.fallback(name, f"{state.skip_reason}: runs eager from now on")
             return None
         if self.opts.dynamic is not False:
+            compare_with_first(state, func.__code__, args)
             for e, _ in misses:
                 learn(state, e.program.guards, func, args)
         small: list[Any] = []
@@ -637,8 +643,8 @@ def _without_compiling(func: types.FunctionType, args: tuple) -> Any:
     """A frame of a function marked to stay uncompiled, with everything that it calls: the hook asks with compiled code
     off.
     """
-    if func.__dict__.get("_torchdynamo_disable_recursive") is False:
-        return RUN_ORIGINAL  # torch.compiler.disable(recursive=False): this frame alone
+    if is_disabled_alone(func):
+        return RUN_ORIGINAL
     return call_original(func, args)
 
 

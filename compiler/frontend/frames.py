@@ -20,7 +20,17 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from ..guards.state import read_field
 from ..runtime.dispatch import stance
 
-__all__ = ["RULES", "Rule", "wanted", "never", "types_to_look_for", "every_frame", "takes_every_frame", "stays_eager"]
+__all__ = [
+    "RULES",
+    "Rule",
+    "wanted",
+    "never",
+    "types_to_look_for",
+    "every_frame",
+    "takes_every_frame",
+    "stays_eager",
+    "first_stays_eager",
+]
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
@@ -127,6 +137,11 @@ def stays_eager(name: str) -> bool:
     """Whether no frame is compiled now, whatever its code: a mode or a tracer of the user's is to see every call, or
     torch.compiler.set_stance says so."""
     return _watched_by_modes() or _is_traced() or _kept_by_stance(name)
+
+
+def first_stays_eager() -> bool:
+    """Whether torch.compiler.set_stance says that a function's first call runs eager, and the next ones compile."""
+    return stance() in ("eager_then_compile", "aot_eager_then_compile")
 
 
 def _watched_by_modes() -> bool:

@@ -33,6 +33,8 @@ __all__ = [
     "FrameState",
     "OutsideValues",
     "carried",
+    "compare_with_first",
+    "first_call",
     "learn",
     "numbers_of_turns",
     "numbers_so_far",
@@ -56,6 +58,7 @@ _PART = 4  # characters of a text that is looked for in others
 _SERVED = 2  # calls that an entry serves, on an average, where more of them are worth making
 _READS, _SETS = ("LOAD_NAME", "LOAD_GLOBAL"), ("STORE_NAME", "STORE_GLOBAL")
 _GIVES = ("STORE_FAST", *_SETS, "DELETE_FAST", "UNPACK_SEQUENCE", "NOP", "JUMP")
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _RESULTS = 8  # of a tuple that a call returned that are looked at
 
 
@@ -79,6 +82,7 @@ class FrameState:
     addresses: set[int] = field(default_factory=set)  # runs in which an object that was told by its id was another one
     given_up: bool = False  # its entries served too few calls: no more are made in later runs
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
+    first: dict[Any, Any] | None = None  # what the call was given that set_stance had run eager before all others
     skips: int = 0
     alike: int = 0  # the latest of these, for one reason
     rest: int = 0  # calls that capture does not look at before the next one that it does
@@ -92,6 +96,31 @@ class FrameState:
 
 
 # ---- sizes and numbers that vary
+def first_call(code: types.CodeType, args: tuple) -> dict[Any, Any]:
+    """Sizes and numbers of a call that runs before anything is compiled, by the Sources of the frame's parameters."""
+    given = {local(k, name): value for k, (name, value) in enumerate(zip(code.co_varnames, args))}
+    sizes = {source: tuple(value.shape) for source, value in given.items() if type(value) in _PLAIN_TENSORS}
+    return sizes | {source: value for source, value in given.items() if type(value) in (int, float)}
+
+
+def compare_with_first(state: FrameState, code: types.CodeType, args: tuple) -> None:
+    """What differs between the first call and this one varies: the first entry is made for all its values."""
+    if state.first is None:
+        return
+    for source, value in first_call(code, args).items():
+        before = state.first.get(source)
+        if before is None or type(before) is not type(value) or before == value:
+            continue
+        if type(value) is int:
+            state.dynamic_ints.add(source)
+        elif type(value) is float:
+            state.dynamic_floats.add(source)
+        elif len(before) == len(value):
+            varying = {d for d, (n, m) in enumerate(zip(before, value)) if n != m}
+            state.dynamic_dims.setdefault(source, set()).update(varying)
+    state.first = {}
+
+
 def numbers_of_turns(code: types.CodeType, known: "OutsideValues") -> set[Any]:
     """Sources of the numbers that differ from turn to turn where `code` is one turn of a loop, or the rest of one: its
     item, what the item holds (enumerate, zip), and what one turn hands to the next (counters, sums). Nothing has to

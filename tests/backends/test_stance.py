@@ -68,6 +68,31 @@ def test_entries_do_not_serve_where_all_is_to_run_eager(native, monkeypatch):
     assert [b - a for a, b in zip(n, n[1:])] == [0, n[0], n[0]]
 
 
+@pytest.mark.parametrize("stance", ["eager_then_compile", "aot_eager_then_compile"])
+def test_the_first_call_is_eager_and_tells_what_varies(stance):
+    asked = []
+
+    def backend(gm, inputs):
+        asked.append(inputs)
+        return gm.forward
+
+    def fn(x, n, factor):
+        return x * n + factor
+
+    f = tcompile.compile(fn, backend=backend)
+    with torch.compiler.set_stance(stance):
+        for rows, made in ((4, 0), (5, 1), (7, 1), (9, 1)):
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(f(x, rows + 1, rows / 8), fn(x, rows + 1, rows / 8))
+            assert len(asked) == made
+        x = torch.randn(5, 4)  # a size that did not vary until now
+        torch.testing.assert_close(f(x, 3, 0.5), fn(x, 3, 0.5))
+        assert len(asked) == 2
+    g = tcompile.compile(fn, backend=backend)
+    g(torch.randn(4, 3), 2, 0.5)
+    assert len(asked) == 3
+
+
 def test_a_recompilation_is_an_error():
     f, asked = counted()
     f(X, "a")

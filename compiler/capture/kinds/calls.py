@@ -19,6 +19,7 @@ import torch
 from ...guards import source as S
 from ...guards.source_values import is_constant
 from ...guards.state import flag_name
+from ...marks import why_disabled
 from ...runtime.dispatch import Dispatcher
 from . import builtin_calls, callables, classes, modules, operators
 from ..library import optimizers
@@ -372,7 +373,8 @@ def _call_function(machine: Machine, fn: types.FunctionType, args: list, kwargs:
     if fn.__code__ in _RECURSIVE_REPRS and hasattr(fn, "__wrapped__"):
         return call(machine, fn.__wrapped__, args, kwargs)  # what it adds is a stop for objects that contain themselves
     if is_disabled(fn):
-        raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled")
+        reason = why_disabled(fn)
+        raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled" + (reason and f": {reason}"))
     trusted = is_trusted_module(module)
     if trusted:
         if builtin_calls.is_logging(fn):
