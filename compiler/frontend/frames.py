@@ -18,7 +18,7 @@ import torch.nn as nn
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from ..guards.state import read_field
-from ..runtime.dispatch import stance
+from ..runtime.dispatch import forced_backend, stance
 
 __all__ = [
     "RULES",
@@ -159,9 +159,14 @@ def _kept_by_stance(name: str) -> bool:
     """What torch.compiler.set_stance says of a call that would be compiled. Raises RuntimeError for
     "fail_on_recompile".
     """
-    said = stance()
+    said, backend = stance(), forced_backend()
+    if backend not in (None, "eager", "tcompile"):
+        raise RuntimeError(
+            f"torch.compiler.set_stance(force_backend={backend!r}) can't be followed: tcompile knows 'eager' and"
+            " 'tcompile' there.\nWhat to do: give another backend to tcompile.compile(fn, backend=...)"
+        )
     if said == "fail_on_recompile":
         raise RuntimeError(
             f"{name} would be compiled for this call, which torch.compiler.set_stance('fail_on_recompile') forbids"
         )
-    return said in ("force_eager", "eager_on_recompile")
+    return backend == "eager" or said in ("force_eager", "eager_on_recompile")

@@ -37,6 +37,7 @@ __all__ = [
     "disabled",
     "is_disabled",
     "stance",
+    "forced_backend",
 ]
 
 
@@ -55,6 +56,12 @@ def stance() -> str:
     """
     stock = sys.modules.get("torch._dynamo.eval_frame")
     return "default" if stock is None else stock._stance.stance
+
+
+def forced_backend() -> Any:
+    """The backend that torch.compiler.set_stance(force_backend=...) names; None without one."""
+    stock = sys.modules.get("torch._dynamo.eval_frame")
+    return None if stock is None else getattr(stock._stance, "backend", None)
 
 
 class PythonCodeCache:

@@ -93,6 +93,21 @@ def test_the_first_call_is_eager_and_tells_what_varies(stance):
     assert len(asked) == 3
 
 
+def test_a_backend_that_is_forced():
+    f, asked = counted()
+    with torch.compiler.set_stance(force_backend="eager"):
+        torch.testing.assert_close(f(X, "a"), X + 1)
+    assert not asked
+    with (
+        torch.compiler.set_stance(force_backend="inductor"),
+        pytest.raises(RuntimeError, match="force_backend='inductor'"),
+    ):
+        f(X, "a")
+    with torch.compiler.set_stance(force_backend="tcompile"):
+        torch.testing.assert_close(f(X, "a"), X + 1)
+    assert len(asked) == 1
+
+
 def test_a_recompilation_is_an_error():
     f, asked = counted()
     f(X, "a")
