@@ -187,6 +187,5 @@ def test_means_of_what_is_written_in_small_dtypes():
         same(lambda x, i, s: torch.index_reduce(x, 0, i[0], s.mT[:, :1].expand(3, 3), "mean"), x, i, s)
 
 
-def test_a_dropout_that_drops_nothing_draws_nothing():
-    x = torch.randn(3, 4).t()
-    same(lambda x: (*torch.native_dropout(x, 0.5, False), *torch.native_dropout(x, 0.0, True)), x)
+def test_a_dropout_outside_of_training_draws_nothing():
+    same(lambda x: torch.native_dropout(x, 0.5, False), torch.randn(3, 4).t())
