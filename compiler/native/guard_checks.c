@@ -124,8 +124,9 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Whether no two of the spans meet, but for two that are only read; an empty one meets none. They are sorted, and the instruction's slots with them:
-   the next call, whose tensors mostly lie as this one's, finds them in order. (A training step has thousands.) */
+/* Whether no two of the spans meet, but for two that are only read; an empty one meets none. They are sorted, and
+   the instruction's slots with them: the next call, whose tensors mostly lie as this one's, finds them in order. (A
+   training step has thousands.) */
 static int check_apart(Run *r, const Ins *i, void (*span)(PyObject *, Span *))
 {
     int32_t *slots = i->data;

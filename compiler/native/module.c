@@ -22,8 +22,8 @@ PyMODINIT_FUNC PyInit__native(void)
     int (*const parts[])(PyObject *) = {
         tc_init_values, tc_init_tensor, tc_init_state, tc_init_guards,
         tc_init_dispatch, tc_init_dispatcher, tc_init_code_state, tc_init_activation, tc_init_hook,
-        tcompile_init_launcher, tc_init_plan, tc_init_packaged, tc_init_cuda, tc_init_gemm, tc_init_blob, tc_init_bridge, tc_init_trace,
-        tc_init_stack,
+        tcompile_init_launcher, tc_init_plan, tc_init_packaged, tc_init_cuda, tc_init_gemm, tc_init_blob,
+        tc_init_bridge, tc_init_trace, tc_init_stack,
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i] && parts[i](module) < 0) {

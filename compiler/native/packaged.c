@@ -195,13 +195,13 @@ static int read_readers(PackageCall *p, PyObject *tuple)
 
 static PyObject *package_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keys[] = {"names",   "defaults", "n_positional", "rest",  "named",          "guards", "frame", "plan", "inputs",
-                           "readers", "result",   "build",        "with_arguments", "slow", NULL};
+    static char *keys[] = {"names", "defaults", "n_positional", "rest", "named", "guards", "frame", "plan", "inputs",
+                           "readers", "result", "build", "with_arguments", "slow", NULL};
     PyObject *names, *defaults, *guards, *frame, *plan, *inputs, *readers, *build, *slow;
     int n_positional, rest, named, result, with_arguments;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!iiiOOOO!O!iOpO", keys, &PyTuple_Type, &names, &PyTuple_Type,
-                                     &defaults, &n_positional, &rest, &named, &guards, &frame, &plan, &PyTuple_Type, &inputs,
-                                     &PyTuple_Type, &readers, &result, &build, &with_arguments, &slow))
+                                     &defaults, &n_positional, &rest, &named, &guards, &frame, &plan, &PyTuple_Type,
+                                     &inputs, &PyTuple_Type, &readers, &result, &build, &with_arguments, &slow))
         return NULL;
     int n = (int)PyTuple_GET_SIZE(names);
     if (PyTuple_GET_SIZE(defaults) != n || n_positional > n || rest >= n || named >= n || n_positional < 0 ||

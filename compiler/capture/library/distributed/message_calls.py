@@ -90,11 +90,17 @@ def _place(machine: Machine, group: Any, rank: Any, group_rank: Any) -> tuple[st
     return name, size, other, members.rank()
 
 
-def _alike(machine: Machine, *tensors: Any) -> None:
-    """torch.distributed refuses tensors of several dtypes; of several sizes backends do."""
-    first, *others = [(machine.getattr(t, "dtype"), *machine.getattr(t, "shape")) for t in tensors]
+def _parts(machine: Machine, name: str, tensor: Any, given: Any, expected: int) -> list:
+    """The tensors of a root, one for each process. torch.distributed refuses those of several dtypes; of several sizes
+    backends do.
+    """
+    parts = [] if given is None else list(machine.iterate(given))
+    if len(parts) != expected:
+        raise Break("c_call", f"torch.distributed.{name} gets another number of tensors than there are processes")
+    first, *others = [(machine.getattr(t, "dtype"), *machine.getattr(t, "shape")) for t in (tensor, *parts)]
     if any(one != first for one in others):
         raise Break("c_call", "processes exchange tensors of several dtypes or sizes")
+    return parts
 
 
 def _send(machine: Machine, tensor: Any, dst: Any, group: Any, tag: Any, group_dst: Any, later: bool) -> Any:
@@ -167,10 +173,7 @@ def gather(
     group_dst: Any = None,
 ) -> Any:
     name, size, root, own = _place(machine, group, 0 if dst is None and group_dst is None else dst, group_dst)
-    parts = [] if gather_list is None else list(machine.iterate(gather_list))
-    if len(parts) != (size if root == own else 0):
-        raise Break("c_call", "torch.distributed.gather gets another number of tensors than there are processes")
-    _alike(machine, tensor, *parts)
+    _parts(machine, "gather", tensor, gather_list, size if root == own else 0)
     return _begin(machine, "gather_to", tensor, [own == root, root, size, name], gather_list or None, async_op)
 
 
@@ -185,10 +188,7 @@ def scatter(
     group_src: Any = None,
 ) -> Any:
     name, size, root, own = _place(machine, group, 0 if src is None and group_src is None else src, group_src)
-    parts = [] if scatter_list is None else list(machine.iterate(scatter_list))
-    if len(parts) != (size if root == own else 0):
-        raise Break("c_call", "torch.distributed.scatter gets another number of tensors than there are processes")
-    _alike(machine, tensor, *parts)
+    parts = _parts(machine, "scatter", tensor, scatter_list, size if root == own else 0)
     with_parts = interpret(machine, stacked, [scatter_list], {}) if parts else tensor
     return _begin(machine, "scatter_from", with_parts, [own == root, root, name], tensor, async_op)
 
